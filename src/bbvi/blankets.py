@@ -1,0 +1,199 @@
+"""Section 3.1: the factors of log p and, for each factor of q, those in its blanket.
+
+log p_i of Eq. 6 is the sum of the factors that read z_i. Arrays here have samples on the last axis.
+"""
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+from jaxtyping import Array, Float
+
+from bbvi.model import Problem, Terms
+from bbvi.reads import reads
+
+
+class AbstractPattern(eqx.Module):
+    """How the elements of one term array are summed for the factors of one latent array."""
+
+    @abstractmethod
+    def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*factors samples"]:
+        """For each factor of q, the sum of the term's elements that read it."""
+
+    @abstractmethod
+    def pairs(self) -> sparse.csr_array:
+        """The pattern itself: term elements by factors of q."""
+
+
+class Reduction(AbstractPattern):
+    """Factor axis k is matched with term axis `matched[k]`, or with none; unmatched term axes are summed."""
+
+    term_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    matched: tuple[int | None, ...] = eqx.field(static=True)
+
+    def sum(self, term):
+        axes = [axis for axis in self.matched if axis is not None]
+        rest = tuple(axis for axis in range(len(self.term_shape)) if axis not in axes)
+        total = jnp.sum(term, axis=rest)
+        total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
+        shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
+        return jnp.broadcast_to(total.reshape([*shape, term.shape[-1]]), (*self.factor_shape, term.shape[-1]))
+
+    def pairs(self):
+        term = np.indices(self.term_shape).reshape(len(self.term_shape), -1)
+        factor = np.indices(self.factor_shape).reshape(len(self.factor_shape), -1)
+        agree = np.ones((term.shape[1], factor.shape[1]), bool)
+        for k, axis in enumerate(self.matched):
+            if axis is not None:
+                agree &= term[axis][:, None] == factor[k][None, :]
+        return sparse.csr_array(agree)
+
+
+class Listed(AbstractPattern):
+    """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
+
+    members: np.ndarray
+    term_size: int = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def sum(self, term):
+        flat = term.reshape(self.term_size, term.shape[-1])
+        flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
+        total = flat[self.members[:, 0]]
+        for column in range(1, self.members.shape[1]):
+            total = total + flat[self.members[:, column]]
+        return total.reshape(*self.factor_shape, term.shape[-1])
+
+    def pairs(self):
+        factors, slots = np.nonzero(self.members < self.term_size)
+        shape = (self.term_size, self.members.shape[0])
+        return sparse.csr_array((np.ones(len(factors), bool), (self.members[factors, slots], factors)), shape)
+
+
+class Scattered(AbstractPattern):
+    """An irregular pattern with long lists: each (term element, factor) pair is added on its own."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    term_size: int = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def sum(self, term):
+        flat = term.reshape(self.term_size, term.shape[-1])
+        num = int(np.prod(self.factor_shape))
+        total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
+        return total.reshape(*self.factor_shape, term.shape[-1])
+
+    def pairs(self):
+        shape = (self.term_size, int(np.prod(self.factor_shape)))
+        return sparse.csr_array((np.ones(len(self.rows), bool), (self.rows, self.columns)), shape)
+
+
+_LONGEST_LIST = 8
+
+
+def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
+    """The cheapest pattern that is exactly these (term element, factor of q) pairs."""
+    rows, columns = pairs.nonzero()
+    order = np.lexsort((rows, columns))
+    rows, columns = rows[order], columns[order]
+    for matched in _candidates(term_shape, factor_shape):
+        used = [axis for axis in matched if axis is not None]
+        expected = int(np.prod(factor_shape)) * int(np.prod([s for a, s in enumerate(term_shape) if a not in used]))
+        if expected == len(rows) and _agree(rows, columns, term_shape, factor_shape, matched):
+            return Reduction(term_shape, factor_shape, matched)
+    counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
+    term_size = int(np.prod(term_shape))
+    if counts.max() > _LONGEST_LIST:
+        return Scattered(rows, columns, term_size, factor_shape)
+    members = np.full((len(counts), counts.max()), term_size)
+    slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    members[columns, slot] = rows
+    return Listed(members, term_size, factor_shape)
+
+
+def _candidates(term_shape, factor_shape):
+    choices = [[None, *(a for a, t in enumerate(term_shape) if t == size)] for size in factor_shape]
+    for matched in itertools.product(*choices):
+        used = [axis for axis in matched if axis is not None]
+        if len(set(used)) == len(used):
+            yield matched
+
+
+def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
+    term = np.unravel_index(rows, term_shape) if term_shape else ()
+    factor = np.unravel_index(columns, factor_shape) if factor_shape else ()
+    return all(axis is None or bool((term[axis] == factor[k]).all()) for k, axis in enumerate(matched))
+
+
+class Blankets:
+    """For each latent the patterns by which it sums the terms that read it.
+
+    `prior` holds the terms that no group owns, `group` those of one group.
+    """
+
+    def __init__(self, prior: dict[str, dict[str, AbstractPattern]], group: dict[str, dict[str, AbstractPattern]]):
+        self.prior, self.group = prior, group
+
+    def log_p(self, part: Mapping[str, Mapping[str, AbstractPattern]], latent: str, terms: Terms) -> Array | float:
+        """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it."""
+        total: Array | float = 0.0
+        for name, pattern in part.get(latent, {}).items():
+            total = total + pattern.sum(terms[name])
+        return total
+
+
+def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]:
+    """Trace the model once and read off its blankets; also the number of term elements in one group."""
+    dummy = {name: _dummy(problem, name) for name in problem.latents}
+    beta = {name: dummy[name] for name in problem.globals}
+    z = {name: dummy[name] for name in problem.locals}
+    prior, prior_size = _patterns(problem, problem.prior_terms, (beta,), data)
+    group: dict[str, dict[str, AbstractPattern]] = {}
+    group_size = 0
+    if problem.num_groups:
+        group, group_size = _patterns(problem, lambda b, l, r: problem.group_terms(b, l, r), (beta, z), row)
+    unread = [name for name in problem.latents if name not in prior and name not in group]
+    if unread:
+        raise ValueError(
+            f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
+            "use it in the function or remove its declaration"
+        )
+    return Blankets(prior, group), max(prior_size, group_size)
+
+
+def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
+    latent = problem.latents[name]
+    dtype = int if latent.family.discrete else float
+    return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _patterns(
+    problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any
+) -> tuple[dict[str, dict[str, AbstractPattern]], int]:
+    arrays, static = eqx.partition(constant, eqx.is_array)
+    matrices, shapes = reads(lambda given, a: function(*given, eqx.combine(a, static)), latents, arrays)
+    names = [name for part in latents for name in sorted(part)]
+    found: dict[str, dict[str, AbstractPattern]] = {}
+    size = 0
+    for (term, shape), matrix in zip(sorted(shapes.items()), matrices, strict=True):
+        size += matrix.shape[0]
+        offset = 0
+        for name in names:
+            event = int(np.prod(problem.latents[name].event))
+            count = int(np.prod(problem.shape(name)))
+            block = sparse.csr_array(matrix[:, offset : offset + count * event])
+            offset += count * event
+            if event > 1:
+                merge = sparse.csr_array(sparse.kron(sparse.eye_array(count), np.ones((event, 1), np.int32)))
+                block = sparse.csr_array((block @ merge).astype(bool))
+            if block.nnz:
+                found.setdefault(name, {})[term] = recognise(block, shape.shape, problem.shape(name))
+    return found, size

@@ -1,0 +1,90 @@
+"""Random numbers as a function of their address: (seed, step, latent, group, element, sample).
+
+The generator is Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as
+1, 2, 3"), written elementwise so that a number depends on its address alone, never on the shape,
+chunk or batch it is drawn in.
+"""
+
+import zlib
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt32
+
+Key = UInt32[Array, "2"]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+
+
+def threefry(key: Key, first: Array, second: Array) -> tuple[Array, Array]:
+    """Hash the counter `(first, second)` under `key`: two words of 32 random bits."""
+    words = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    x, y = first + words[0], second + words[1]
+    for block in range(5):
+        for distance in _ROTATIONS[block % 2]:
+            x = x + y
+            y = (y << np.uint32(distance)) | (y >> np.uint32(32 - distance))
+            y = x ^ y
+        x = x + words[(block + 1) % 3]
+        y = y + words[(block + 2) % 3] + np.uint32(block + 1)
+    return x, y
+
+
+def seed_key(seed: int | Array) -> Key:
+    """Turn `seed=`, an int or a JAX key, into the two words that all addresses start from."""
+    if isinstance(seed, (int, np.integer)):
+        low, high = int(seed) & 0xFFFFFFFF, (int(seed) >> 32) & 0xFFFFFFFF
+        return jnp.array([high, low], dtype=jnp.uint32)
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        seed = jax.random.key_data(seed)
+    words = jnp.asarray(seed)
+    if words.dtype != jnp.uint32 or words.size < 2:
+        raise TypeError(f"seed must be an int or a JAX key, got {seed!r}")
+    return words.reshape(-1)[-2:]
+
+
+def fold(key: Key, *words: int | str | Array) -> Key:
+    """Descend one level of the address for each word; a name counts by its checksum."""
+    for word in words:
+        if isinstance(word, str):
+            word = zlib.crc32(word.encode())
+        word = jnp.asarray(word, dtype=jnp.uint32)
+        key = jnp.stack(threefry(key, word, jnp.zeros_like(word)))
+    return key
+
+
+class Address(eqx.Module):
+    """Where one draw of one factor of q stands; all its random numbers come from here."""
+
+    key: Key
+    element: UInt32[Array, ""]
+    sample: UInt32[Array, ""]
+
+    def bits(self, part: int | Array = 0) -> tuple[Array, Array]:
+        """Two independent words; other `part`s of the same address are independent again."""
+        return threefry(fold(self.key, part), self.sample, self.element)
+
+    def uniforms(self, part: int | Array = 0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Two independent uniforms in the open interval (0, 1) of the default float type."""
+        first, second = self.bits(part)
+        if jnp.result_type(float) == jnp.float32:
+            return _open_unit(first), _open_unit(second)
+        third, fourth = threefry(fold(self.key, part, 1), self.sample, self.element)
+        return _open_unit64(first, second), _open_unit64(third, fourth)
+
+    def jax_key(self) -> Array:
+        """A JAX key of this address, for samplers that ask for one."""
+        return jax.random.wrap_key_data(jnp.stack(self.bits()), impl="threefry2x32")
+
+
+def _open_unit(word: Array) -> Array:
+    # 23 bits and a half: the largest value is 1 - 2**-24, which float32 holds, so 1 never comes out
+    return (word >> np.uint32(9)).astype(jnp.float32) * np.float32(2**-23) + np.float32(2**-24)
+
+
+def _open_unit64(high: Array, low: Array) -> Array:
+    coarse = (high >> np.uint32(6)).astype(jnp.float64) * 2.0**-26
+    return coarse + (low >> np.uint32(6)).astype(jnp.float64) * 2.0**-52 + 2.0**-53

@@ -1,0 +1,103 @@
+"""Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bbvi.counter import Address, Key
+from bbvi.families import AbstractFamily, Params, score
+from bbvi.latents import Latent
+
+_FLOATS_PER_CHUNK = 1 << 20
+
+
+class AbstractDraws(eqx.Module):
+    """A way to draw the S samples of one step."""
+
+    num: eqx.AbstractVar[int]
+    chunk: eqx.AbstractVar[int | None]
+
+    @abstractmethod
+    def sample(self, name: str, family: AbstractFamily, params: Params, address: Address) -> Array:
+        """Coordinates of one draw of one factor of the latent `name`."""
+
+
+class MonteCarlo(AbstractDraws):
+    """Draw `n` independent samples; many are evaluated in chunks, so that memory does not grow with n.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.MonteCarlo(1000)
+        MonteCarlo(num=1000, chunk=None)
+    """
+
+    num: int
+    chunk: int | None = None
+
+    def __init__(self, n: int, *, chunk: int | None = None):
+        if isinstance(n, bool) or int(n) != n or n < 1:
+            raise ValueError(f"MonteCarlo: the number of draws must be an integer of 1 or more, got {n!r}")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"MonteCarlo: chunk must be 1 or more, got {chunk}")
+        self.num, self.chunk = int(n), chunk
+
+    def sample(self, name, family, params, address):
+        return family.sample(params, address)
+
+
+def chunk_size(draws: AbstractDraws, floats_per_draw: int) -> int:
+    """Samples evaluated at a time: all, or as many as keep a chunk's arrays small."""
+    if draws.chunk is not None:
+        return min(draws.num, draws.chunk)
+    return min(draws.num, max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw)))
+
+
+def draw_latent(
+    draws: AbstractDraws, name: str, latent: Latent, params: Params, key: Key, samples: Array, lengths: dict[str, int]
+) -> Float[Array, "*values samples"]:
+    """Coordinates of a whole latent array for the samples with these numbers."""
+    elements = jnp.asarray(latent.elements(lengths))
+
+    def one(p, element, sample):
+        return draws.sample(name, latent.family, p, Address(key, element, sample))
+
+    many = jax.vmap(one, in_axes=(None, None, 0), out_axes=-1)
+    for _ in latent.shape:
+        many = jax.vmap(many, in_axes=(0, 0, None))
+    return many(params, elements, samples)
+
+
+def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
+    """The z that the model sees."""
+    many = jax.vmap(latent.family.value, in_axes=-1, out_axes=-1)
+    for _ in latent.shape:
+        many = jax.vmap(many)
+    return many(coordinates)
+
+
+def floored_values(latent: Latent, coordinates: Array) -> Array:
+    """Which draws had to be moved to stay inside the support."""
+    many = jax.vmap(latent.family.floored, in_axes=-1, out_axes=-1)
+    for _ in latent.shape:
+        many = jax.vmap(many)
+    return many(coordinates)
+
+
+def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:
+    """log q_i for every factor and sample."""
+    return _over_factors(latent, latent.family.log_prob)(params, coordinates)
+
+
+def log_q_and_score(latent: Latent, params: Params, coordinates: Array) -> tuple[Array, Params]:
+    """log q_i and its gradient in lambda_i for every factor and sample."""
+    return _over_factors(latent, lambda p, u: score(latent.family, p, u))(params, coordinates)
+
+
+def _over_factors(latent: Latent, function):
+    many = jax.vmap(function, in_axes=(None, -1), out_axes=-1)
+    for _ in latent.shape:
+        many = jax.vmap(many)
+    return many

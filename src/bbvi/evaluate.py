@@ -1,0 +1,206 @@
+"""One chunk of samples: draws, terms, log p_i, log q_i and scores, for the globals and a batch of groups.
+
+Arrays have samples on the last axis. Groups go through in blocks that stay small in memory.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bbvi.blankets import Blankets
+from bbvi.counter import Key, fold
+from bbvi.draws import AbstractDraws, draw_latent, floored_values, latent_values, log_q_and_score
+from bbvi.families import Params
+from bbvi.latents import Latent
+from bbvi.model import Problem, Terms
+
+Lambda = dict[str, Params]
+Consume = Callable[[Any, Array, Params], Any]
+
+_FLOATS_PER_BLOCK = 1 << 20
+
+
+class Target(NamedTuple):
+    """What is fitted: the problem, its blankets, its size, and whether the globals are fitted or held."""
+
+    problem: Problem
+    blankets: Blankets
+    floats_per_draw: int
+    fit_globals: bool
+
+
+class Batch(NamedTuple):
+    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda."""
+
+    groups: Int[Array, " batch"]
+    rows: Any
+    lengths: dict[str, Array]
+    params: Lambda
+
+
+class Drawn(NamedTuple):
+    """Some latents' samples: what the model sees, log q_i, scores, and how many had to be floored."""
+
+    values: dict[str, Array]
+    log_q: dict[str, Array]
+    score: dict[str, Params]
+    floored: Int[Array, ""]
+
+
+class Chunk(NamedTuple):
+    """What a chunk leaves: a state for each latent, the ELBO's samples, the count of floored draws."""
+
+    states: dict[str, dict[str, Any]]
+    elbo: Float[Array, " samples"]
+    floored: Int[Array, ""]
+
+
+def evaluate(
+    target: Target,
+    params: Lambda,
+    data: Any,
+    batch: Batch | None,
+    *,
+    rao_blackwell: bool,
+    draws: AbstractDraws,
+    key: Key,
+    samples: Array,
+    counts: Array | None,
+    states: dict[str, dict[str, Any]],
+    consume: Consume,
+) -> Chunk:
+    """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples.
+
+    `counts` tells which samples count, where the last chunk is not full.
+    """
+    problem, blankets = target.problem, target.blankets
+
+    def masked(leaf: Array) -> Array:
+        return leaf if counts is None else jnp.where(counts, leaf, 0)
+
+    drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples, own=None)
+    prior = jax.vmap(lambda beta: problem.prior_terms(beta, data), in_axes=-1, out_axes=-1)(drawn.values)
+    elbo = _total(prior) - _total(drawn.log_q)
+    floored, group_terms, rows, scale = drawn.floored, {}, {}, 1.0
+    if batch is not None:
+        scale = problem.num_groups / len(batch.groups)
+        blocks = _blocks(target, batch, len(samples), rao_blackwell)
+
+        def block(item):
+            part, part_states = item
+            found, terms, local_elbo, local_floored = _groups(problem, drawn.values, part, draws, key, samples)
+            new_states = {}
+            for name, latent in problem.locals.items():
+                log_p = jax.vmap(lambda t, n=name: blankets.log_p(blankets.group, n, t))(terms)
+                weight = log_p - found.log_q[name] if rao_blackwell else _like(elbo + local_elbo, found.log_q[name])
+                keep = _keep(problem, latent, part.lengths)
+                weight, score = _mask(keep, masked(weight), jax.tree.map(masked, found.score[name]))
+                new_states[name] = consume(part_states[name], weight, score)
+            total = jax.tree.map(lambda leaf: leaf.sum(0), terms)
+            return (total, local_elbo, local_floored), new_states
+
+        (group_terms, local_elbo, local_floored), rows = _scan(block, blocks, batch, states["rows"])
+        elbo, floored = elbo + scale * local_elbo, floored + local_floored
+    fitted = {}
+    for name in problem.globals if target.fit_globals else ():
+        # N/B is applied here, once: to the groups' part of a global's log p_i
+        log_p = blankets.log_p(blankets.prior, name, prior)
+        if batch is not None:
+            log_p = log_p + scale * blankets.log_p(blankets.group, name, group_terms)
+        log_q_i = drawn.log_q[name]
+        weight = log_p - log_q_i if rao_blackwell else _like(elbo, log_q_i)
+        fitted[name] = consume(states["globals"][name], masked(weight), jax.tree.map(masked, drawn.score[name]))
+    return Chunk({"globals": fitted, "rows": rows}, masked(elbo), floored)
+
+
+def draw(
+    problem: Problem,
+    latents: dict[str, Latent],
+    params: Lambda,
+    *,
+    draws: AbstractDraws,
+    key: Key,
+    samples: Array,
+    own: dict[str, Array] | None,
+) -> Drawn:
+    """Draw these latents (of one group, if they are local) and evaluate log q and its score."""
+    values, log_q, score, floored = {}, {}, {}, jnp.int32(0)
+    for name, latent in latents.items():
+        address = fold(key, name)
+        u = draw_latent(draws, name, latent, params[name], address, samples, problem.lengths)
+        values[name] = latent_values(latent, u)
+        log_q[name], score[name] = log_q_and_score(latent, params[name], u)
+        moved = floored_values(latent, u)
+        if own is not None and latent.ragged_axes:
+            keep = latent.mask(problem.lengths, own)[..., None]
+            log_q[name], moved = jnp.where(keep, log_q[name], 0), moved & keep
+        floored = floored + moved.sum(dtype=jnp.int32)
+    return Drawn(values, log_q, score, floored)
+
+
+def _groups(problem: Problem, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array):
+    """Draw and evaluate a block of groups: leading axis groups, last axis samples; the ELBO summed over groups."""
+
+    def one(group, row, own, params):
+        local_key = fold(key, group)
+        drawn = draw(problem, problem.locals, params, draws=draws, key=local_key, samples=samples, own=own)
+        at_sample = jax.vmap(lambda b, z: problem.group_terms(b, z, row), in_axes=-1, out_axes=-1)
+        terms = at_sample(beta, drawn.values)
+        return drawn, terms, _total(terms) - _total(drawn.log_q)
+
+    drawn, terms, elbo = jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
+    return drawn, terms, elbo.sum(0), drawn.floored.sum()
+
+
+def _total(arrays: Terms) -> Float[Array, " samples"] | float:
+    """Sum of everything, for each sample."""
+    return sum((leaf.reshape(-1, leaf.shape[-1]).sum(0) for leaf in arrays.values()), 0.0)
+
+
+def _like(weight: Array, array: Array) -> Array:
+    return jnp.broadcast_to(weight, array.shape)
+
+
+def _keep(problem: Problem, latent: Latent, lengths: dict[str, Array]) -> Array | None:
+    if not latent.ragged_axes:
+        return None
+    return jax.vmap(lambda own: latent.mask(problem.lengths, own))(lengths)
+
+
+def _mask(keep: Array | None, weight: Array, score: Params) -> tuple[Array, Params]:
+    if keep is None:
+        return weight, score
+
+    def zero(leaf: Array) -> Array:
+        return jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
+
+    return zero(weight), jax.tree.map(zero, score)
+
+
+def _blocks(target: Target, batch: Batch, num_samples: int, rao_blackwell: bool) -> int:
+    """Into how many blocks the batch is cut; Eq. 3 needs the whole batch's total before any row."""
+    size = len(batch.groups)
+    if not rao_blackwell:
+        return 1
+    room = max(1, _FLOATS_PER_BLOCK // max(1, target.floats_per_draw * num_samples))
+    return size // max(d for d in range(1, size + 1) if size % d == 0 and d <= room)
+
+
+def _scan(block: Any, num_blocks: int, batch: Batch, states: Any) -> Any:
+    """Run `block` over the blocks: its first result summed, its second put together again."""
+    items = jax.tree.map(lambda leaf: leaf.reshape(num_blocks, -1, *leaf.shape[1:]), (batch, states))
+    first = jax.tree.map(lambda leaf: leaf[0], items)
+    if num_blocks == 1:
+        return block(first)
+
+    def body(carry, item):
+        sums, out = block(item)
+        return jax.tree.map(jnp.add, carry, sums), out
+
+    sums, _ = jax.eval_shape(block, first)
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
+    total, out = jax.lax.scan(body, zero, items)
+    return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out)

@@ -1,0 +1,19 @@
+"""Eq. 4: the variational families."""
+
+from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, score
+from bbvi.families.continuous import (
+    Beta,
+    Dirichlet,
+    Gamma,
+    GammaByVariance,
+    LogNormal,
+    Normal,
+    TransformedNormal,
+)
+from bbvi.families.discrete import Bernoulli, Categorical, Poisson
+from bbvi.families.numpyro import NumpyroFamily, resolve
+
+__all__ = [
+    "AbstractFamily", "Bernoulli", "Beta", "Categorical", "Dirichlet", "Gamma", "GammaByVariance", "LogNormal",
+    "Normal", "NumpyroFamily", "Parameter", "Params", "Poisson", "TransformedNormal", "constrain", "resolve", "score",
+]  # fmt: skip

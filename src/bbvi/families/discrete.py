@@ -1,0 +1,139 @@
+"""Families for binary, categorical and count latents."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jax.nn import log_softmax, sigmoid, softplus
+from jax.scipy.special import gammaln
+from numpyro.distributions import constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import AbstractFamily, Parameter, constrain
+
+
+class Bernoulli(AbstractFamily):
+    """Bernoulli by its logit."""
+
+    discrete: ClassVar[bool] = True
+
+    def event_shape(self):
+        return ()
+
+    def support(self):
+        return constraints.boolean
+
+    def parameters(self):
+        return {"logits": Parameter((), constraints.real)}
+
+    def sample(self, params, address: Address):
+        return (address.uniforms()[0] < sigmoid(params["logits"])).astype(int)
+
+    def value(self, coordinates):
+        return coordinates
+
+    def coordinates(self, value):
+        return value
+
+    def floored(self, coordinates):
+        return jnp.zeros(jnp.shape(coordinates), bool)
+
+    def log_prob(self, params, coordinates):
+        return -softplus(jnp.where(coordinates == 1, -1, 1) * params["logits"])
+
+    def centred(self, value):
+        return {"logits": jnp.where(value == 1, 2.0, -2.0)}
+
+    def moments(self, params):
+        p = np.asarray(sigmoid(params["logits"]))
+        return p, np.sqrt(p * (1 - p))
+
+    def quantile(self, params, p):
+        return (np.asarray(sigmoid(params["logits"])) > 1 - p).astype(int)
+
+
+class Categorical(AbstractFamily):
+    """Categorical over 0 .. k-1 by k logits."""
+
+    k: int
+    discrete: ClassVar[bool] = True
+
+    def event_shape(self):
+        return ()
+
+    def support(self):
+        return constraints.integer_interval(0, self.k - 1)
+
+    def parameters(self):
+        return {"logits": Parameter((self.k,), constraints.real_vector)}
+
+    def sample(self, params, address: Address):
+        cumulative = jnp.cumsum(jax.nn.softmax(params["logits"]))
+        return (address.uniforms()[0] * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
+
+    def value(self, coordinates):
+        return coordinates
+
+    def coordinates(self, value):
+        return value
+
+    def floored(self, coordinates):
+        return jnp.zeros(jnp.shape(coordinates), bool)
+
+    def log_prob(self, params, coordinates):
+        picked = jnp.arange(self.k) == coordinates
+        return jnp.where(picked, log_softmax(params["logits"]), 0).sum()
+
+    def centred(self, value):
+        return {"logits": jnp.where(jnp.arange(self.k) == value[..., None], 2.0, 0.0)}
+
+    def moments(self, params):
+        return None
+
+    def quantile(self, params, p):
+        return None
+
+
+class Poisson(AbstractFamily):
+    """Poisson by the logarithm of its rate."""
+
+    discrete: ClassVar[bool] = True
+
+    def event_shape(self):
+        return ()
+
+    def support(self):
+        return constraints.nonnegative_integer
+
+    def parameters(self):
+        return {"rate": Parameter((), constraints.positive)}
+
+    def sample(self, params, address: Address):
+        return jax.random.poisson(address.jax_key(), jnp.exp(params["rate"]))
+
+    def value(self, coordinates):
+        return coordinates
+
+    def coordinates(self, value):
+        return value
+
+    def floored(self, coordinates):
+        return jnp.zeros(jnp.shape(coordinates), bool)
+
+    def log_prob(self, params, coordinates):
+        return coordinates * params["rate"] - jnp.exp(params["rate"]) - gammaln(coordinates + 1.0)
+
+    def centred(self, value):
+        return {"rate": jnp.maximum(value, 0.5)}
+
+    def _frozen(self, params):
+        return scipy.stats.poisson(np.asarray(constrain(self, params)["rate"]))
+
+    def moments(self, params):
+        frozen = self._frozen(params)
+        return frozen.mean(), frozen.std()
+
+    def quantile(self, params, p):
+        return self._frozen(params).ppf(p).astype(int)

@@ -1,0 +1,175 @@
+"""Any numpyro distribution as a variational family, and what `q=` may be."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import biject_to, constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import AbstractFamily, Parameter, constrain
+from bbvi.families.continuous import Beta, Dirichlet, Gamma, GammaByVariance, LogNormal, Normal
+from bbvi.families.discrete import Bernoulli, Categorical, Poisson
+from bbvi.gamma_e import GammaE
+
+# in numpyro these four are functions that choose a class by the argument they get
+_FACTORIES: dict[Any, type[dist.Distribution]] = {
+    dist.Bernoulli: dist.BernoulliLogits,
+    dist.Categorical: dist.CategoricalLogits,
+    dist.Binomial: dist.BinomialLogits,
+    dist.Geometric: dist.GeometricLogits,
+}
+
+# families of our own take the event shape's length, which scalar ones ignore
+_OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
+    dist.Normal: lambda k: Normal(),
+    dist.LogNormal: lambda k: LogNormal(),
+    dist.Gamma: lambda k: Gamma(),
+    GammaE: lambda k: GammaByVariance(),
+    dist.Beta: lambda k: Beta(),
+    dist.Dirichlet: Dirichlet,
+    dist.BernoulliLogits: lambda k: Bernoulli(),
+    dist.CategoricalLogits: Categorical,
+    dist.Poisson: lambda k: Poisson(),
+}
+
+
+class NumpyroFamily(AbstractFamily):
+    """A numpyro distribution with scalar values; arguments in `fixed` are not fitted."""
+
+    distribution: type[dist.Distribution] = eqx.field(static=True)
+    fixed: tuple[tuple[str, float], ...]
+
+    @property
+    def discrete(self):
+        return bool(self._at_start().support.is_discrete)
+
+    def event_shape(self):
+        return ()
+
+    def support(self):
+        return self._at_start().support
+
+    def parameters(self):
+        held = dict(self.fixed)
+        return {
+            name: Parameter((), constraint)
+            for name, constraint in self.distribution.arg_constraints.items()
+            if name not in held
+        }
+
+    def _at_start(self) -> dist.Distribution:
+        return self._build({name: jnp.zeros(()) for name in self.parameters()})
+
+    def _build(self, params) -> dist.Distribution:
+        return self.distribution(**constrain(self, params), **dict(self.fixed), validate_args=False)
+
+    def sample(self, params, address: Address):
+        return self._build(params).sample(address.jax_key())
+
+    def value(self, coordinates):
+        return coordinates
+
+    def coordinates(self, value):
+        return value
+
+    def floored(self, coordinates):
+        return jnp.zeros(jnp.shape(coordinates), bool)
+
+    def log_prob(self, params, coordinates):
+        return self._build(params).log_prob(coordinates)
+
+    def centred(self, value):
+        if "loc" not in self.parameters():
+            return None
+        start = {name: jnp.zeros_like(value) for name in self.parameters()}
+        return {**constrain(self, start), "loc": value}
+
+    def moments(self, params):
+        try:
+            built = self._build(params)
+            mean, variance = np.asarray(built.mean), np.asarray(built.variance)
+        except NotImplementedError:
+            return None
+        # a heavy tail has no moments: draws cannot tell them either, and the reader should see that
+        return mean, np.sqrt(variance)
+
+    def quantile(self, params, p):
+        try:
+            return np.asarray(self._build(params).icdf(jnp.asarray(p)))
+        except NotImplementedError:
+            return None
+
+
+def resolve(q: Any, event_length: int) -> AbstractFamily:
+    """Turn what the user gave as `q=` into a family.
+
+    `event_length` is k for a simplex or a categorical, else 1.
+    """
+    if isinstance(q, AbstractFamily):
+        return q
+    fixed: dict[str, Any] = {}
+    if isinstance(q, functools.partial):
+        if q.args:
+            raise TypeError("q=functools.partial(...) must fix its arguments by keyword")
+        q, fixed = q.func, dict(q.keywords)
+    q = _FACTORIES.get(q, q) if callable(q) else q
+    if isinstance(q, dist.Distribution):
+        name = type(q).__name__
+        raise TypeError(f"q={name}(...) is an instance; pass the class, q=dist.{name}: bbvi fits its parameters")
+    if not (inspect.isclass(q) and issubclass(q, dist.Distribution)):
+        raise TypeError(
+            f"q={q!r} is not a distribution; pass a numpyro distribution class such as numpyro.distributions.Gamma, "
+            "or a functools.partial of one with fixed arguments"
+        )
+    if issubclass(q, dist.Delta):
+        raise TypeError("q=Delta has no density and no score: bbvi needs a q that spreads its mass")
+    if q in _OURS and not fixed:
+        return _OURS[q](event_length)
+    return _generic(q, fixed)
+
+
+def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily:
+    unknown = set(fixed) - set(q.arg_constraints)
+    if unknown:
+        raise TypeError(f"{q.__name__} has no argument {sorted(unknown)}; it has {sorted(q.arg_constraints)}")
+    for name, constraint in q.arg_constraints.items():
+        if name in fixed:
+            continue
+        if constraint.is_discrete:
+            raise TypeError(
+                f"{q.__name__}'s argument {name!r} is an integer and cannot be fitted: fix it, "
+                f"q=functools.partial(dist.{q.__name__}, {name}=...)"
+            )
+        if constraint.event_dim or not _has_bijection(constraint):
+            raise TypeError(
+                f"{q.__name__} is not a family of independent scalars (argument {name!r} is {constraint}); "
+                "mean-field q takes one scalar distribution for each element"
+            )
+    family = NumpyroFamily(q, tuple(sorted(fixed.items())))
+    _refuse_moving_support(q, family)
+    return family
+
+
+def _has_bijection(constraint: constraints.Constraint) -> bool:
+    try:
+        biject_to(constraint)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _refuse_moving_support(q: type[dist.Distribution], family: NumpyroFamily) -> None:
+    # the score's mean is zero only where the support does not depend on lambda
+    ones = {name: jnp.ones(()) for name in family.parameters()}
+    here, there = family.support(), family._build(ones).support
+    if here != there:
+        raise TypeError(
+            f"the support of {q.__name__} moves with its parameters, so its score does not have mean zero; "
+            "fix those arguments with functools.partial or choose another family"
+        )

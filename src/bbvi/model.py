@@ -1,0 +1,221 @@
+"""Section 2 and Eq. 12: the log joint a person writes, and the same bound to data."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.groups import AbstractGroups, as_groups, is_number_list, refuse_nan
+from bbvi.latents import Latent
+
+Terms = dict[str, Array]
+Values = Mapping[str, Array]
+
+
+class Model:
+    """A flat model: `log_joint(z, data)` is log p(x, z) for one sample z of the latents.
+
+    The function returns a number, or any pytree of unsummed terms whose total is the value.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> def log_joint(z, y):
+        ...     return dist.Normal(0, 1).log_prob(z["mu"]) + dist.Normal(z["mu"], 1).log_prob(y).sum()
+        >>> bbvi.Model(log_joint, mu=bbvi.real())
+        Model(mu: real() ~ Normal)
+    """
+
+    def __init__(self, log_joint: Callable[[Values, Any], Any], /, **latents: Latent):
+        self.log_joint = _callable("log_joint", log_joint)
+        self.globals = _latents("Model", latents)
+        self.locals: dict[str, Latent] = {}
+        if not latents:
+            raise ValueError("Model needs at least one latent, for example Model(log_joint, mu=bbvi.real())")
+        for name, latent in self.globals.items():
+            _no_ragged_axis(name, latent)
+
+    def __repr__(self) -> str:
+        return f"Model({', '.join(f'{name}: {latent}' for name, latent in self.globals.items())})"
+
+
+class HierarchicalModel:
+    """Eq. 12: global latents beta, and local latents z_i for each group i; functions see one group.
+
+    `log_prior(beta)` is log p(beta), `log_local(beta, z, row)` is log p(z_i | beta) and
+    `log_likelihood(beta, z, row)` is log p(x_i | z_i, beta).
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> bbvi.HierarchicalModel(
+        ...     log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["w"]),
+        ...     log_likelihood=lambda beta, z, row: dist.Normal(beta["w"], 1).log_prob(row["y"]),
+        ...     globals={"w": bbvi.real()},
+        ... )
+        HierarchicalModel(globals: w: real() ~ Normal; locals: none)
+    """
+
+    def __init__(
+        self,
+        *,
+        log_prior: Callable[[Values], Any],
+        log_likelihood: Callable[[Values, Values, Any], Any],
+        globals: Mapping[str, Latent],
+        log_local: Callable[[Values, Values, Any], Any] | None = None,
+        locals: Mapping[str, Latent] | None = None,
+    ):
+        self.log_prior = _callable("log_prior", log_prior)
+        self.log_likelihood = _callable("log_likelihood", log_likelihood)
+        self.log_local = None if log_local is None else _callable("log_local", log_local)
+        self.globals = _latents("globals", globals)
+        self.locals = _latents("locals", locals or {})
+        if (log_local is None) != (not self.locals):
+            raise ValueError("HierarchicalModel: locals and log_local come together: give both or neither")
+        if not self.globals and not self.locals:
+            raise ValueError('HierarchicalModel needs latents, for example globals={"w": bbvi.real()}')
+        twice = set(self.globals) & set(self.locals)
+        if twice:
+            raise ValueError(f"HierarchicalModel: {sorted(twice)} stand in globals and in locals; rename one")
+        for name, latent in self.globals.items():
+            _no_ragged_axis(name, latent)
+
+    def __repr__(self) -> str:
+        parts = []
+        for kind, latents in (("globals", self.globals), ("locals", self.locals)):
+            parts.append(f"{kind}: " + (", ".join(f"{n}: {latent}" for n, latent in latents.items()) or "none"))
+        return f"HierarchicalModel({'; '.join(parts)})"
+
+
+AnyModel = Model | HierarchicalModel
+
+
+class Problem:
+    """A model bound to the shape of its data: what the later rooms need to know, and no arrays."""
+
+    def __init__(self, model: AnyModel, lengths: dict[str, int], num_groups: int):
+        self.model, self.lengths, self.num_groups = model, lengths, num_groups
+        self.globals, self.locals = model.globals, model.locals
+        self.latents = {**self.globals, **self.locals}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a latent's array of factors of q, in one group."""
+        return self.latents[name].padded(self.lengths)
+
+    def prior_terms(self, beta: Values, data: Any) -> Terms:
+        """Terms that no group owns: the whole log joint of a flat model, log p(beta) of a hierarchical one."""
+        if isinstance(self.model, Model):
+            return self._terms("log_joint", self.model.log_joint, dict(beta), data)
+        return self._terms("log_prior", self.model.log_prior, dict(beta))
+
+    def group_terms(self, beta: Values, z: Values, row: Any) -> Terms:
+        """Terms of one group: log p(z_i | beta) and log p(x_i | z_i, beta)."""
+        if isinstance(self.model, Model):
+            return {}
+        terms: Terms = {}
+        if self.model.log_local is not None:
+            terms |= self._terms("log_local", self.model.log_local, dict(beta), dict(z), row)
+        return terms | self.likelihood_terms(beta, z, row)
+
+    def likelihood_terms(self, beta: Values, z: Values, row: Any) -> Terms:
+        """log p(x_i | z_i, beta) alone."""
+        assert isinstance(self.model, HierarchicalModel)
+        return self._terms("log_likelihood", self.model.log_likelihood, dict(beta), dict(z), row)
+
+    def _terms(self, name: str, function: Callable[..., Any], *arguments: Any) -> Terms:
+        try:
+            result = function(*arguments)
+        except KeyError as error:
+            raise ValueError(
+                f"{name} asked for {error.args[0]!r}, which is neither a latent ({self._listed()}) nor a field of "
+                "the data; check its spelling and the declaration of the model"
+            ) from error
+        except (TypeError, ValueError, IndexError) as error:
+            error.add_note(f"This came from {name}. Latents: {self._listed()}.")
+            raise
+        return _named_terms(name, result)
+
+    def _listed(self) -> str:
+        return ", ".join(
+            f"{name}: shape {self.shape(name) + latent.event}" for name, latent in self.latents.items()
+        )
+
+
+def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
+    """Check the data and bind the model to it: the problem, a flat model's data, a hierarchical one's groups."""
+    if isinstance(model, Model):
+        return Problem(model, {}, 0), flat_data(data), None
+    if not isinstance(model, HierarchicalModel):
+        raise TypeError(f"expected a bbvi.Model or a bbvi.HierarchicalModel, got {type(model).__name__}")
+    groups = as_groups(data)
+    for name, latent in model.locals.items():
+        for axis in latent.ragged_axes:
+            if axis not in groups.padded():
+                known = ", ".join(groups.padded()) or "none"
+                raise ValueError(
+                    f"latent {name!r} has the ragged axis {axis!r}, which the data do not have (they have: {known}); "
+                    f"pass data=bbvi.ragged({axis}={{...}})"
+                )
+    return Problem(model, groups.padded(), len(groups)), None, groups
+
+
+def flat_data(data: Any) -> Any:
+    """A flat model's data with its arrays on the device; other leaves pass through untouched."""
+
+    if isinstance(data, (list, tuple, dict)) and len(data) == 0:
+        raise ValueError("data is empty: pass data=None if the log joint needs none")
+
+    def convert(leaf: Any) -> Any:
+        if not (is_number_list(leaf) or hasattr(leaf, "__array__")):
+            return leaf
+        array = np.asarray(leaf)
+        if array.size == 0:
+            raise ValueError(f"data holds an empty array of shape {array.shape}: nothing to fit")
+        if array.dtype.kind not in "bifu":
+            raise TypeError(f"data must be numbers, got an array of {array.dtype}")
+        return array
+
+    arrays = jax.tree.map(convert, data, is_leaf=is_number_list)
+    refuse_nan(arrays, "data")
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, arrays)
+
+
+def _named_terms(name: str, result: Any) -> Terms:
+    leaves = jax.tree_util.tree_leaves_with_path(result)
+    if not leaves:
+        raise ValueError(f"{name} returned {result!r}; it must return a number or terms (did it forget `return`?)")
+    terms = {}
+    for path, leaf in leaves:
+        label = name + jax.tree_util.keystr(path)
+        try:
+            array = jnp.asarray(leaf)
+        except (TypeError, ValueError):
+            raise TypeError(f"{label} must be a number or an array, got {type(leaf).__name__}") from None
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{label} must be a log density, a real number; got {array.dtype} of shape {array.shape}")
+        terms[label] = array
+    return terms
+
+
+def _callable(name: str, function: Any) -> Any:
+    if not callable(function):
+        raise TypeError(f"{name} must be a function, got {type(function).__name__}")
+    return function
+
+
+def _latents(where: str, latents: Mapping[str, Any]) -> dict[str, Latent]:
+    for name, latent in latents.items():
+        if not isinstance(latent, Latent):
+            raise TypeError(
+                f"{where}: unknown keyword or wrong declaration {name}={latent!r}; "
+                "a latent is declared by its support, for example bbvi.real(8) or bbvi.positive()"
+            )
+    return dict(latents)
+
+
+def _no_ragged_axis(name: str, latent: Latent) -> None:
+    if latent.ragged_axes:
+        raise ValueError(
+            f"latent {name!r} has the ragged axis {latent.ragged_axes[0]!r}; only locals of a HierarchicalModel can"
+        )

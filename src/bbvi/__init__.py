@@ -1,0 +1,22 @@
+"""Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
+
+from bbvi.control_variates import LeaveOneOut, PlugIn
+from bbvi.converged import Converged
+from bbvi.draws import MonteCarlo
+from bbvi.fit import fit, iterate
+from bbvi.gamma_e import GammaE
+from bbvi.gradient import Score
+from bbvi.groups import missing, ragged
+from bbvi.latents import binary, categorical, count, interval, ordered, positive, real, simplex, unit_interval
+from bbvi.model import HierarchicalModel, Model
+from bbvi.optimizers import adagrad, robbins_monro
+from bbvi.posterior import Posterior, load
+from bbvi.stop import Budget, ParameterChange
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Budget", "Converged", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo", "ParameterChange",
+    "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "fit", "interval", "iterate", "load",
+    "missing", "ordered", "positive", "ragged", "real", "robbins_monro", "simplex", "unit_interval",
+]  # fmt: skip

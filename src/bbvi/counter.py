@@ -6,6 +6,7 @@ chunk or batch it is drawn in.
 """
 
 import zlib
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 
 
+@jax.jit
 def threefry(key: Key, first: Array, second: Array) -> tuple[Array, Array]:
     """Hash the counter `(first, second)` under `key`: two words of 32 random bits."""
     words = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
@@ -46,14 +48,22 @@ def seed_key(seed: int | Array) -> Key:
     return words.reshape(-1)[-2:]
 
 
-def fold(key: Key, *words: int | str | Array) -> Key:
-    """Descend one level of the address for each word; a name counts by its checksum."""
-    for word in words:
-        if isinstance(word, str):
-            word = zlib.crc32(word.encode())
-        word = jnp.asarray(word, dtype=jnp.uint32)
-        key = jnp.stack(threefry(key, word, jnp.zeros_like(word)))
-    return key
+def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Key:
+    """Descend one level of the address, by one word or two; a name counts by its checksum."""
+
+    def number(w: int | str | Array) -> Array:
+        return jnp.asarray(zlib.crc32(w.encode()) if isinstance(w, str) else w, dtype=jnp.uint32)
+
+    return jnp.stack(threefry(key, *jnp.broadcast_arrays(number(word), number(second))))
+
+
+def fold_names(key: Key, names: Sequence[str]) -> dict[str, Key]:
+    """`fold(key, name)` for several names at the price of one."""
+    if not names:
+        return {}
+    checksums = jnp.array([zlib.crc32(name.encode()) for name in names], dtype=jnp.uint32)
+    first, second = threefry(key, checksums, jnp.zeros_like(checksums))
+    return {name: jnp.stack([first[i], second[i]]) for i, name in enumerate(names)}
 
 
 class Address(eqx.Module):
@@ -64,15 +74,19 @@ class Address(eqx.Module):
     sample: UInt32[Array, ""]
 
     def bits(self, part: int | Array = 0) -> tuple[Array, Array]:
-        """Two independent words; other `part`s of the same address are independent again."""
-        return threefry(fold(self.key, part), self.sample, self.element)
+        """Two independent words; other `part`s of the same address are independent again.
+
+        The part is added to the key: Threefry's keys may be counters as well as its inputs.
+        """
+        key = jnp.stack([self.key[0], self.key[1] + jnp.asarray(part, jnp.uint32)])
+        return threefry(key, self.sample, self.element)
 
     def uniforms(self, part: int | Array = 0) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Two independent uniforms in the open interval (0, 1) of the default float type."""
         first, second = self.bits(part)
         if jnp.result_type(float) == jnp.float32:
             return _open_unit(first), _open_unit(second)
-        third, fourth = threefry(fold(self.key, part, 1), self.sample, self.element)
+        third, fourth = self.bits(jnp.asarray(part, jnp.uint32) + jnp.uint32(1 << 31))
         return _open_unit64(first, second), _open_unit64(third, fourth)
 
     def jax_key(self) -> Array:

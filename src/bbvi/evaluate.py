@@ -8,11 +8,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets import Blankets
-from bbvi.counter import Key, fold
-from bbvi.draws import AbstractDraws, draw_latent, floored_values, latent_values, log_q_and_score
+from bbvi.counter import Key, fold, fold_names
+from bbvi.draws import (
+    AbstractDraws,
+    MonteCarlo,
+    draw_latent,
+    floored_values,
+    latent_values,
+    log_q,
+    log_q_and_score,
+)
 from bbvi.families import Params
 from bbvi.latents import Latent
 from bbvi.model import Problem, Terms
@@ -81,9 +90,10 @@ def evaluate(
     def masked(leaf: Array) -> Array:
         return leaf if counts is None else jnp.where(counts, leaf, 0)
 
-    drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples, own=None)
-    prior = jax.vmap(lambda beta: problem.prior_terms(beta, data), in_axes=-1, out_axes=-1)(drawn.values)
-    elbo = _total(prior) - _total(drawn.log_q)
+    drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples)
+    on = run_time_true(key)
+    prior = materialise(on, lambda beta: prior_terms(problem, beta, data, len(samples)), drawn.values)
+    elbo = total(prior) - total(drawn.log_q)
     floored, group_terms, rows, scale = drawn.floored, {}, {}, 1.0
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
@@ -91,7 +101,8 @@ def evaluate(
 
         def block(item):
             part, part_states = item
-            found, terms, local_elbo, local_floored = _groups(problem, drawn.values, part, draws, key, samples)
+            found, terms, ratios = _groups(problem, drawn.values, part, draws, key, samples)
+            local_elbo = ratios.sum(0)
             new_states = {}
             for name, latent in problem.locals.items():
                 log_p = jax.vmap(lambda t, n=name: blankets.log_p(blankets.group, n, t))(terms)
@@ -99,8 +110,8 @@ def evaluate(
                 keep = _keep(problem, latent, part.lengths)
                 weight, score = _mask(keep, masked(weight), jax.tree.map(masked, found.score[name]))
                 new_states[name] = consume(part_states[name], weight, score)
-            total = jax.tree.map(lambda leaf: leaf.sum(0), terms)
-            return (total, local_elbo, local_floored), new_states
+            summed = jax.tree.map(lambda leaf: leaf.sum(0), terms)
+            return (summed, local_elbo, found.floored.sum()), new_states
 
         (group_terms, local_elbo, local_floored), rows = _scan(block, blocks, batch, states["rows"])
         elbo, floored = elbo + scale * local_elbo, floored + local_floored
@@ -124,38 +135,114 @@ def draw(
     draws: AbstractDraws,
     key: Key,
     samples: Array,
-    own: dict[str, Array] | None,
+    own: dict[str, Array] | None = None,
+    on: Array | None = None,
 ) -> Drawn:
-    """Draw these latents (of one group, if they are local) and evaluate log q and its score."""
-    values, log_q, score, floored = {}, {}, {}, jnp.int32(0)
+    """Draw these latents (of one group, if they are local) and evaluate log q and its score.
+
+    `own` has the group's lengths; `on` a condition for `materialise` that does not depend on the group.
+    """
+    on = run_time_true(key) if on is None else on
+    values, log_q_i, score, floored = {}, {}, {}, jnp.int32(0)
+    keys = fold_names(key, list(latents))
     for name, latent in latents.items():
-        address = fold(key, name)
-        u = draw_latent(draws, name, latent, params[name], address, samples, problem.lengths)
-        values[name] = latent_values(latent, u)
-        log_q[name], score[name] = log_q_and_score(latent, params[name], u)
+
+        def coordinates(p: Params, k: Key, name: str = name, latent: Latent = latent) -> Array:
+            return draw_latent(draws, name, latent, p, k, samples, problem.lengths)
+
+        def density(p: Params, u: Array, latent: Latent = latent) -> tuple[Array, Params, Array]:
+            return *log_q_and_score(latent, p, u), latent_values(latent, u)
+
+        u = materialise(on, coordinates, params[name], keys[name])
+        log_q_i[name], score[name], values[name] = materialise(on, density, params[name], u)
         moved = floored_values(latent, u)
         if own is not None and latent.ragged_axes:
             keep = latent.mask(problem.lengths, own)[..., None]
-            log_q[name], moved = jnp.where(keep, log_q[name], 0), moved & keep
+            log_q_i[name], moved = jnp.where(keep, log_q_i[name], 0), moved & keep
         floored = floored + moved.sum(dtype=jnp.int32)
-    return Drawn(values, log_q, score, floored)
+    return Drawn(values, log_q_i, score, floored)
+
+
+def draw_values(
+    problem: Problem,
+    latents: dict[str, Latent],
+    params: Lambda,
+    *,
+    key: Key,
+    samples: Array,
+    own: dict[str, Array] | None = None,
+) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
+    """Independent draws of these latents and the total of log q, without scores."""
+    draws, keys = MonteCarlo(samples.shape[0]), fold_names(key, list(latents))
+    values, log_q_total = {}, 0.0
+    for name, latent in latents.items():
+        u = draw_latent(draws, name, latent, params[name], keys[name], samples, problem.lengths)
+        values[name], density = latent_values(latent, u), log_q(latent, params[name], u)
+        if own is not None and latent.ragged_axes:
+            density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
+        log_q_total = log_q_total + total({name: density})
+    return values, log_q_total
+
+
+def run_time_true(key: Key) -> Array:
+    """True, which the compiler cannot know."""
+    return (key[0] | np.uint32(1)) != 0
+
+
+def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a stage so that its results are stored once.
+
+    XLA on CPU would otherwise copy a cheap-looking producer, such as the random numbers, into every consumer:
+    more to compile and more to compute. A condition that is always true, though the compiler cannot know, stops it.
+    """
+    shapes = jax.eval_shape(stage, *arguments)
+    zeros = lambda *_: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
+    return jax.lax.cond(on, stage, zeros, *arguments)
+
+
+def prior_terms(problem: Problem, beta: dict[str, Array], data: Any, num: int) -> Terms:
+    """The terms that no group owns, for `num` samples on the last axis."""
+    at_sample = jax.vmap(lambda b: problem.prior_terms(b, data), in_axes=-1, out_axes=-1, axis_size=num)
+    return at_sample(beta)
+
+
+def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], row: Any, num: int) -> Terms:
+    """The terms of one group, for `num` samples on the last axis."""
+    at_sample = jax.vmap(lambda b, l: problem.group_terms(b, l, row), in_axes=-1, out_axes=-1, axis_size=num)
+    return at_sample(beta, z)
 
 
 def _groups(problem: Problem, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array):
-    """Draw and evaluate a block of groups: leading axis groups, last axis samples; the ELBO summed over groups."""
+    """Draw and evaluate a block of groups: draws, terms and log p - log q, groups first and samples last."""
+
+    on = run_time_true(key)
 
     def one(group, row, own, params):
         local_key = fold(key, group)
-        drawn = draw(problem, problem.locals, params, draws=draws, key=local_key, samples=samples, own=own)
-        at_sample = jax.vmap(lambda b, z: problem.group_terms(b, z, row), in_axes=-1, out_axes=-1)
-        terms = at_sample(beta, drawn.values)
-        return drawn, terms, _total(terms) - _total(drawn.log_q)
+        drawn = draw(problem, problem.locals, params, draws=draws, key=local_key, samples=samples, own=own, on=on)
 
-    drawn, terms, elbo = jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
-    return drawn, terms, elbo.sum(0), drawn.floored.sum()
+        def terms_at(b: dict[str, Array], z: dict[str, Array]) -> Terms:
+            return group_terms(problem, b, z, row, len(samples))
+
+        terms = materialise(on, terms_at, beta, drawn.values)
+        return drawn, terms, total(terms) - total(drawn.log_q)
+
+    return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
 
 
-def _total(arrays: Terms) -> Float[Array, " samples"] | float:
+def group_log_ratios(
+    problem: Problem, beta: dict[str, Array], batch: Batch, *, key: Key, samples: Array
+) -> Float[Array, "batch samples"]:
+    """log p(x_i, z_i | beta) - log q(z_i) of each group, at its draws and the given samples of the globals."""
+
+    def one(group, row, own, params):
+        z, log_q_total = draw_values(problem, problem.locals, params, key=fold(key, group), samples=samples, own=own)
+        return total(group_terms(problem, beta, z, row, len(samples))) - log_q_total
+
+    return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
+
+
+def total(arrays: Terms) -> Float[Array, " samples"] | float:
     """Sum of everything, for each sample."""
     return sum((leaf.reshape(-1, leaf.shape[-1]).sum(0) for leaf in arrays.values()), 0.0)
 
@@ -202,5 +289,5 @@ def _scan(block: Any, num_blocks: int, batch: Batch, states: Any) -> Any:
 
     sums, _ = jax.eval_shape(block, first)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
-    total, out = jax.lax.scan(body, zero, items)
-    return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out)
+    summed, out = jax.lax.scan(body, zero, items)
+    return summed, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out)

@@ -15,11 +15,14 @@ from bbvi.evaluate import Batch, Chunk, Lambda, Target, evaluate
 
 
 class Estimate(NamedTuple):
-    """A noisy gradient, of the globals and of the batch's rows (without N/B), and what was seen on the way."""
+    """A noisy gradient, of the globals and of the batch's rows (without N/B), and what was seen on the way.
+
+    `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`.
+    """
 
     globals: Lambda
     rows: Lambda
-    fisher: Lambda
+    fisher: dict[str, Lambda]
     elbo: Float[Array, ""]
     elbo_error: Float[Array, ""]
     floored: Int[Array, ""]
@@ -104,12 +107,11 @@ class Score(AbstractGradient):
             part: {name: variate.gradient(s.sums, s.revisited, draws.num) for name, s in of_part.items()}
             for part, of_part in states.items()
         }
-        fisher = jax.tree.map(
-            lambda total: total / draws.num, {name: s.squares for name, s in states["globals"].items()}
-        )
-        shift, total, squares = elbo
+        squares = {part: {name: s.squares for name, s in of_part.items()} for part, of_part in states.items()}
+        fisher = jax.tree.map(lambda total: total / draws.num, squares)
+        shift, total, total_squares = elbo
         mean = total / draws.num
-        error = jnp.sqrt(jnp.maximum(squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
+        error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
         return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored)
 
 

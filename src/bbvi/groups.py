@@ -62,11 +62,12 @@ class ArrayGroups(AbstractGroups):
 
 
 class Cohort(AbstractGroups):
-    """Groups whose named axes differ in length, padded at the end with zeros."""
+    """Groups whose named axes differ in length, padded at the end with zeros; `axes` tells each field's axis."""
 
     fields: dict[str, Any]
     own: dict[str, Array]
     longest: dict[str, int] = eqx.field(static=True)
+    axes: dict[str, str] = eqx.field(static=True)
 
     def __len__(self):
         return next(iter(self.own.values())).shape[0]
@@ -138,7 +139,8 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
     if len(set(counts.values())) > 1:
         raise ValueError(f"bbvi.ragged: the numbers of groups disagree: {counts}")
     refuse_nan(fields, "cohort")
-    return Cohort(jax.tree.map(jnp.asarray, fields), own, longest)
+    of_axis = {name: axis for axis, columns in axes.items() for name in columns}
+    return Cohort(jax.tree.map(jnp.asarray, fields), own, longest, of_axis)
 
 
 def as_groups(data: Any) -> AbstractGroups:

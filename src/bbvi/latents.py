@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpyro.distributions import constraints
+from numpyro.distributions import biject_to, constraints
 
 from bbvi.counter import Address, Key, fold
 from bbvi.families import (
@@ -90,6 +90,16 @@ class Latent:
                 position = jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
                 keep = keep & (position < own[size])
         return keep
+
+    def some_values(self, lengths: dict[str, int], num: int, generator: np.random.Generator) -> np.ndarray:
+        """`num` arbitrary values on the support, `(num, *factors, *event)`."""
+        shape = (num, *self.padded(lengths), *self.event)
+        target = self.family.support()
+        if self.family.discrete:
+            high = min(getattr(target, "upper_bound", 1 if self.support == "binary" else 3), 3)
+            return generator.integers(0, high, shape, endpoint=True).astype(np.int32)
+        raw = generator.normal(size=biject_to(target).inverse_shape(shape))
+        return np.asarray(biject_to(target)(jnp.asarray(raw, float)))
 
     def start(self, name: str, lengths: dict[str, int], key: Key) -> dict[str, Array]:
         """Unconstrained starting parameters: the user's `init=`, else random (Algorithm 1)."""

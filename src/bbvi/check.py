@@ -1,0 +1,101 @@
+"""Checks around the first step: padding that no term may see, and what was not finite."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.counter import Key, fold
+from bbvi.draws import AbstractDraws
+from bbvi.evaluate import Batch, Lambda, draw, group_terms, prior_terms
+from bbvi.groups import Cohort
+from bbvi.model import Problem, Terms
+
+_NUM_DRAWS = 2
+_NUM_GROUPS = 4
+
+
+def check_padding(problem: Problem, groups: Cohort) -> None:
+    """Change padded latents and padded rows of a few groups: no term may move."""
+    generator = np.random.default_rng(0)
+    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS))
+
+    def values(names: Any) -> dict[str, Any]:
+        return {
+            name: np.moveaxis(problem.latents[name].some_values(problem.lengths, _NUM_DRAWS, generator), 0, -1)
+            for name in names
+        }
+
+    beta = values(problem.globals)
+    for group in np.unique(np.linspace(0, problem.num_groups - 1, _NUM_GROUPS).astype(int)):
+        row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([group])))
+        own = jax.tree.map(lambda leaf: leaf[0], groups.lengths(np.array([group])))
+        z, other = values(problem.locals), values(problem.locals)
+        mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
+        terms = terms_at(beta, z, row)
+        _check_same(terms, terms_at(beta, mixed, row), int(group), "latents")
+        _check_same(terms, terms_at(beta, z, _other_padding(groups, row, own)), int(group), "data")
+
+
+def _beyond_length(problem: Problem, name: str, value: Any, other: Any, own: dict[str, Any]) -> Any:
+    """`value` where the group is, `other` where its padding is."""
+    keep = problem.locals[name].mask(problem.lengths, own)
+    return jnp.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, other)
+
+
+def _other_padding(groups: Cohort, row: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    moved = dict(row)
+    for name, axis in groups.axes.items():
+        value = row[name]
+        keep = (jnp.arange(value.shape[0]) < own[axis]).reshape(-1, *[1] * (value.ndim - 1))
+        other = ~value if value.dtype == bool else value + jnp.ones((), value.dtype)
+        moved[name] = jnp.where(keep, value, other)
+    return moved
+
+
+def _check_same(terms: Terms, moved: Terms, group: int, what: str) -> None:
+    for name, term in terms.items():
+        if not np.array_equal(np.asarray(term), np.asarray(moved[name]), equal_nan=True):
+            raise ValueError(
+                f"{name} changes with the padded {what} of group {group}: padding is counted as if it were data. Mask "
+                f'the term before it is summed, for example jnp.where(row["mask"][axis][:, None], term, 0)'
+            )
+
+
+def raise_if_not_finite(
+    problem: Problem, params: Lambda, data: Any, batch: Batch | None, *, draws: AbstractDraws, key: Key
+) -> None:
+    """Evaluate the first step's draws once more and raise at the first term that is not finite."""
+    samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
+    beta = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples).values
+    _check_finite(prior_terms(problem, beta, data, len(samples)), beta, None)
+    if batch is None:
+        return
+    for i, group in enumerate(np.asarray(batch.groups)):
+        row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
+        at = fold(key, int(group))
+        z = draw(problem, problem.locals, local, draws=draws, key=at, samples=samples, own=own).values
+        _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
+
+
+def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> None:
+    where = "" if group is None else f" in group {group}"
+    for name, term in terms.items():
+        array = np.asarray(term)
+        bad = ~np.isfinite(array)
+        if not bad.any():
+            continue
+        index = np.argwhere(bad)[0]
+        value, sample = array[tuple(index)], index[-1]
+        element = [int(i) for i in index[:-1]] or ""
+        at = ", ".join(
+            f"{latent} = {np.array2string(np.asarray(v)[..., sample], precision=4, threshold=6)}"
+            for latent, v in values.items()
+        )
+        reason = (
+            "q puts mass where p has none: declare a narrower support, or give an init= inside p's"
+            if value == -np.inf
+            else "check the function for divisions by zero, logs of negative numbers and overflow, or give an init="
+        )
+        raise ValueError(f"{name}{element} is {value}{where} at a draw from the starting q ({at}); {reason}")

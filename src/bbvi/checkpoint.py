@@ -1,0 +1,54 @@
+"""Checkpoints: the loop's whole state in a file, so that a run can go on where it stopped, bit by bit."""
+
+import os
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.groups import AbstractGroups
+from bbvi.step import State
+from bbvi.storage import check_same_model, describe, read, write
+
+History = list[dict[str, np.ndarray]]
+
+
+def fingerprint(settings: dict[str, Any], data: Any, groups: AbstractGroups | None) -> dict[str, Any]:
+    """What two calls must share to be one run."""
+    arrays = [leaf for leaf in jax.tree.leaves((data, groups)) if hasattr(leaf, "dtype")]
+    checksum = 0
+    for leaf in arrays:
+        checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), checksum)
+    return {**{name: repr(value) for name, value in settings.items()}, "data": f"{checksum:08x}"}
+
+
+def save_checkpoint(path: Any, model: Any, settings: dict[str, Any], state: State, history: History) -> None:
+    """Write the state; the file at `path` is always a whole one."""
+    leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    names = history[0].keys() if history else ()
+    columns = {f"history/{name}": np.concatenate([record[name] for record in history]) for name in names}
+    write(path, "checkpoint", {"model": describe(model), "settings": settings}, leaves | columns)
+
+
+def load_checkpoint(path: Any, model: Any, settings: dict[str, Any], like: State) -> tuple[State, History] | None:
+    """Read the state of an earlier run of the same call; None if there is none."""
+    if not os.path.exists(path):
+        return None
+    header, arrays = read(path, "checkpoint")
+    check_same_model(path, header["model"], model)
+    for name, value in settings.items():
+        if header["settings"].get(name) != value:
+            raise ValueError(
+                f"{path} belongs to a run with another {name}: {header['settings'].get(name)} there, {value} here; "
+                "repeat the same call to go on with it, or give another path"
+            )
+    history = {name.removeprefix("history/"): value for name, value in arrays.items() if name.startswith("history/")}
+    leaves, structure = jax.tree.flatten(like)
+    saved = [arrays.get(f"leaf{i}") for i in range(len(leaves))]
+    for mine, its in zip(leaves, saved, strict=True):
+        if its is None or its.shape != mine.shape or its.dtype != mine.dtype:
+            raise ValueError(f"{path} belongs to a run with another optimizer or other stopping rules")
+    state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
+    return state, [history] if history else []

@@ -1,0 +1,113 @@
+"""Section 4.1: step sizes. An optimiser is any optax transformation; a few are named as the paper names them.
+
+A transformation's `update` also gets `families=`, the family of each latent in its tree, so that a natural
+gradient is an ordinary transformation.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bbvi.evaluate import Lambda
+from bbvi.families import AbstractFamily
+
+Families = dict[str, AbstractFamily]
+
+
+def adagrad(eta: float = 1.0) -> optax.GradientTransformation:
+    """Eq. 11: each component's step is eta / sqrt(sum of its squared gradients), a sum that starts at 0.
+
+    Examples:
+        >>> import bbvi, jax.numpy as jnp
+        >>> optimizer = bbvi.adagrad(0.5)
+        >>> updates, _ = optimizer.update(jnp.array([-3.0]), optimizer.init(jnp.array([0.0])))
+        >>> updates  # the first step is eta, whatever the size of the gradient
+        Array([0.5], dtype=float32)
+    """
+    _positive("adagrad", "eta", eta)
+    return optax.chain(
+        optax.scale_by_rss(initial_accumulator_value=0.0, eps=0.0), optax.scale_by_learning_rate(eta)
+    )
+
+
+def robbins_monro(eta: float = 0.1, *, power: float = 0.75, delay: float = 1.0) -> optax.GradientTransformation:
+    """A Robbins-Monro sequence (section 2): rho_t = eta (t + delay)^-power for t = 0, 1, ...
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.robbins_monro(0.1, power=0.4)
+        Traceback (most recent call last):
+        ...
+        ValueError: robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got 0.4
+    """
+    _positive("robbins_monro", "eta", eta)
+    _positive("robbins_monro", "delay", delay)
+    if not 0.5 < power <= 1:
+        raise ValueError(
+            f"robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
+        )
+    return optax.sgd(lambda count: eta * (count + delay) ** -power)
+
+
+def ascend(
+    optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, params: Lambda, families: Families
+) -> tuple[Lambda, Any]:
+    """One step up the ELBO; optax descends, so the gradient is negated here and nowhere else."""
+    descent = jax.tree.map(jnp.negative, gradient)
+    updates, state = optax.with_extra_args_support(optimizer).update(descent, state, params, families=families)
+    return optax.apply_updates(params, updates), state
+
+
+def init_rows(optimizer: optax.GradientTransformation, rows: Lambda) -> Any:
+    """A copy of the optimiser's state for each row, counts included."""
+    return jax.vmap(optimizer.init)(rows) if rows else ()
+
+
+def ascend_rows(
+    optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, rows: Lambda, families: Families
+) -> tuple[Lambda, Any]:
+    """One step of each row by its own copy."""
+    return jax.vmap(lambda g, s, p: ascend(optimizer, g, s, p, families))(gradient, state, rows)
+
+
+def check_optimizer(optimizer: Any, locals_: Families) -> None:
+    """Refuse what is no optimiser and, for locals, one whose update of a row depends on other rows."""
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise TypeError(
+            f"optimizer must be an optax transformation such as bbvi.adagrad(1.0) or optax.adam(0.01), "
+            f"got {type(optimizer).__name__}"
+        )
+    if not locals_:
+        return
+    generator = np.random.default_rng(0)
+    shapes = {
+        name: {p: (3, *entry.raw_shape()) for p, entry in family.parameters().items()}
+        for name, family in locals_.items()
+    }
+
+    def random() -> Lambda:
+        is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
+        return jax.tree.map(lambda s: jnp.asarray(generator.normal(size=s), float), shapes, is_leaf=is_shape)
+
+    rows, together = random(), None
+    state_rows, state_together = init_rows(optimizer, rows), optimizer.init(rows)
+    together = rows
+    for _ in range(2):
+        gradient = random()
+        rows, state_rows = ascend_rows(optimizer, gradient, state_rows, rows, locals_)
+        together, state_together = ascend(optimizer, gradient, state_together, together, locals_)
+    gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), rows, together)
+    if not max(float(gap) for gap in jax.tree.leaves(gaps)) < 1e-4:
+        raise ValueError(
+            "this optimizer's update of one row depends on the other rows (a global norm, a trust ratio or shared "
+            "noise does that), so it cannot step the rows of a batch on their own; use an elementwise one, such as "
+            "bbvi.adagrad(1.0) or optax.adam(0.01)"
+        )
+
+
+def _positive(where: str, name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{where}: {name} must be positive, got {value}")

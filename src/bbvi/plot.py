@@ -1,0 +1,49 @@
+"""The picture of a fit: did the ELBO settle, and how large were the steps."""
+
+from typing import Any
+
+import numpy as np
+
+
+def plot_history(posterior: Any) -> Any:
+    """ELBO against steps with its noise band and a running median, and the size of the steps below."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    history = posterior.history
+    figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+    step, elbo = history.index.to_numpy(), history["elbo"].to_numpy()
+    if len(elbo):
+        smooth, error = _running(elbo, max(1, len(elbo) // 50))
+        top.fill_between(step, smooth - 2 * error, smooth + 2 * error, color="#4c72b0", alpha=0.2, lw=0, label="noise, ± 2 sd")
+        top.plot(step, smooth, color="#4c72b0", lw=1.6, label="ELBO, smoothed")
+        late = smooth[len(smooth) // 20 :]
+        low, high = np.quantile(late - 2 * error[len(smooth) // 20 :], 0.02), np.max(late + 2 * error[len(smooth) // 20 :])
+        if np.isfinite([low, high]).all() and high > low:
+            top.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        top.legend(frameon=False, loc="lower right")
+        bottom.plot(step, history["change"], color="#999999", lw=0.8)
+        bottom.set_yscale("log")
+    verdict = "converged" if posterior.converged else "not converged"
+    top.set_title(f"{verdict}: {posterior.stopped}", fontsize=10, loc="left")
+    top.set_ylabel("ELBO (nats)")
+    bottom.set_ylabel("change of λ (rms)")
+    bottom.set_xlabel("step")
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+    return figure
+
+
+def _running(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centred running mean and standard deviation, with shorter windows at the ends."""
+    centred = values - np.median(values)
+    sums = np.concatenate([[0.0], np.cumsum(centred)])
+    squares = np.concatenate([[0.0], np.cumsum(centred**2)])
+    low = np.maximum(np.arange(len(values)) - window, 0)
+    high = np.minimum(np.arange(len(values)) + window + 1, len(values))
+    mean = (sums[high] - sums[low]) / (high - low)
+    variance = (squares[high] - squares[low]) / (high - low) - mean**2
+    return mean + np.median(values), np.sqrt(np.maximum(variance, 0))

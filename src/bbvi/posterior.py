@@ -1,0 +1,329 @@
+"""The fitted q(z | lambda) and what can be asked of it."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float
+
+from bbvi.blankets import find_blankets
+from bbvi.counter import fold, seed_key
+from bbvi.draws import MonteCarlo, draw_latent, latent_values, log_q
+from bbvi.elbo import Estimate, Ratios, elbo_samples, from_samples
+from bbvi.evaluate import Lambda
+from bbvi.groups import AbstractGroups
+from bbvi.khat import Khat, flat_khat, hierarchical_khat
+from bbvi.latents import Latent
+from bbvi.model import AnyModel, Model, Problem, bind
+from bbvi.plot import plot_history
+from bbvi.storage import check_same_model, describe, flatten, read, unflatten, write
+from bbvi.summary import summarise, to_inference_data
+from bbvi.values import Ragged, Table
+
+_DRAWS_FOR_MOMENTS = 8192
+
+
+class Posterior:
+    """A fitted variational distribution q(z | lambda).
+
+    Attributes:
+        model: the model it belongs to.
+        converged: True only if a convergence rule stopped the fit.
+        stopped: why the fit stopped, in words.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> posterior = bbvi.fit(model, None, stop=bbvi.Budget(steps=0))
+        >>> posterior.stopped
+        'Budget(steps=0, seconds=None)'
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: dict[str, Lambda],
+        *,
+        data: Any = None,
+        groups: AbstractGroups | None = None,
+        lengths: dict[str, np.ndarray] | None = None,
+        history: Sequence[dict[str, np.ndarray]] = (),
+        converged: bool = False,
+        stopped: str = "",
+    ):
+        self._problem, self._params, self._data, self._groups = problem, params, data, groups
+        self._lengths, self._records = lengths or {}, list(history)
+        self.model: AnyModel = problem.model
+        self.converged, self.stopped = converged, stopped
+
+    def __repr__(self) -> str:
+        verdict = "converged" if self.converged else "not converged"
+        return f"Posterior({self.model!r}; {verdict}: {self.stopped}; {self._num_steps()} steps)"
+
+    def _num_steps(self) -> int:
+        return sum(len(record["elbo"]) for record in self._records)
+
+    @property
+    def params(self) -> Lambda:
+        """lambda, unconstrained: `{latent: {parameter: array}}`, rows of locals on the first axis."""
+        return {**self._params["globals"], **self._params["locals"]}
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups; 0 for a flat model."""
+        return self._problem.num_groups
+
+    @functools.cached_property
+    def history(self) -> pd.DataFrame:
+        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, seconds."""
+        names = ("elbo", "elbo_error", "change", "floored", "seconds")
+        columns = {n: np.concatenate([r[n] for r in self._records] or [np.zeros(0)]) for n in names}
+        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
+
+    def replace(self, params: Lambda) -> "Posterior":
+        """The same q at another lambda; `log_prob` is differentiable in it."""
+        new = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
+        return Posterior(
+            self._problem, new, data=self._data, groups=self._groups, lengths=self._lengths,
+            history=self._records, converged=self.converged, stopped=self.stopped,
+        )  # fmt: skip
+
+    def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
+        """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
+        key, samples = fold(seed_key(seed), "sample"), jnp.arange(n, dtype=jnp.uint32)
+        draws, lengths = MonteCarlo(max(1, n)), self._problem.lengths
+
+        def one(name: str, latent: Latent, params: Any, at: Array) -> Array:
+            u = draw_latent(draws, name, latent, params, fold(at, name), samples, lengths)
+            return jnp.moveaxis(latent_values(latent, u), -1, 0)
+
+        out: dict[str, Any] = {}
+        for name, latent in self._problem.globals.items():
+            out[name] = one(name, latent, self._params["globals"][name], key)
+        numbers = self._numbers(groups)
+        for name, latent in self._problem.locals.items():
+            rows = jax.tree.map(lambda leaf: leaf[numbers], self._params["locals"][name])
+            each = jax.vmap(lambda p, g, n=name, latent=latent: one(n, latent, p, fold(key, g)), out_axes=1)
+            out[name] = self._ragged(latent, each(rows, jnp.asarray(numbers)), numbers, 1)
+        return out
+
+    def mean(self, *, groups: Any = None) -> Table:
+        """Posterior mean of each latent."""
+        return self._statistic(
+            "mean", lambda latent, params: _first(latent.family.moments(params), 0), lambda x: x.mean(0), groups
+        )
+
+    def sd(self, *, groups: Any = None) -> Table:
+        """Posterior standard deviation of each latent."""
+        return self._statistic(
+            "sd", lambda latent, params: _first(latent.family.moments(params), 1), lambda x: x.std(0), groups
+        )
+
+    def quantile(self, p: float, *, groups: Any = None) -> Table:
+        """Marginal posterior quantile of each latent."""
+        if not 0 <= p <= 1:
+            raise ValueError(f"quantile: p must be between 0 and 1, got {p}")
+        return self._statistic(
+            "quantile", lambda latent, params: latent.family.quantile(params, p), lambda x: np.quantile(x, p, axis=0), groups
+        )
+
+    def probs(self, *, groups: Any = None) -> Table:
+        """Probabilities of each value of binary and categorical latents, on a last axis."""
+        out, refused = {}, {}
+        for name, latent in self._problem.latents.items():
+            params, numbers = self._rows(name, groups)
+            if latent.support == "categorical" and "logits" in params:
+                value = np.asarray(jax.nn.softmax(params["logits"]))
+            elif latent.support == "binary" and "logits" in params:
+                one = np.asarray(jax.nn.sigmoid(params["logits"]))
+                value = np.stack([1 - one, one], -1)
+            else:
+                refused[name] = f"{name!r} is {latent.support}: it has no finite list of values; use mean() or quantile()"
+                continue
+            out[name] = self._ragged(latent, value, numbers, 0) if name in self._problem.locals else value
+        return Table(out, refused)
+
+    def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
+        """log q(z) of one draw of all latents, locals with all their groups; vmappable."""
+        missing = [name for name in self._problem.latents if name not in z]
+        if missing:
+            raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
+        value = jnp.zeros(())
+        for name, latent in self._problem.latents.items():
+            z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
+            local = name in self._problem.locals
+            expected = ((self.num_groups,) if local else ()) + self._problem.shape(name) + latent.event
+            if z_i.shape != expected:
+                raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
+
+            def one(params: Any, z_one: Array, own: Any, latent: Latent = latent) -> Array:
+                inverse = latent.family.coordinates
+                for _ in latent.shape:
+                    inverse = jax.vmap(inverse)
+                log_density = log_q(latent, params, inverse(z_one)[..., None])[..., 0]
+                keep = latent.mask(self._problem.lengths, own) if own else True
+                return jnp.where(keep, log_density, 0).sum()
+
+            own = {axis: jnp.asarray(self._lengths[axis]) for axis in latent.ragged_axes}
+            params = self.params[name]
+            value = value + (jax.vmap(one)(params, z_i, own).sum() if local else one(params, z_i, own))
+        return value
+
+    def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
+        """The ELBO at n fresh draws, a float with a `.standard_error`."""
+        ratios, flat, groups = self._ratios(data)
+        return from_samples(elbo_samples(ratios, self._params, flat, groups, n, seed_key(seed)))
+
+    def khat(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Khat:
+        """Pareto k-hat of q against the posterior: below 0.7 q is near enough for importance sampling.
+
+        A float for the globals jointly (all latents of a flat model), with `.locals` for each group given the
+        globals.
+        """
+        ratios, flat, groups = self._ratios(data)
+        key = fold(seed_key(seed), "khat")
+        if groups is None:
+            return flat_khat(elbo_samples(ratios, self._params, flat, None, n, key))
+        return hierarchical_khat(ratios, self._params, flat, groups, n, key, self._locate())
+
+    def summary(self, *, limit: int = 100, groups: Any = None) -> pd.DataFrame:
+        """A table of means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
+        return summarise(self, limit=limit, groups=groups)
+
+    def plot(self) -> Any:
+        """Plot the ELBO with its noise band and the step sizes; returns a matplotlib figure."""
+        return plot_history(self)
+
+    def to_arviz(self, n: int = 1000, seed: int | Array = 0) -> Any:
+        """Draws as an ArviZ InferenceData with named dimensions; padding is NaN."""
+        return to_inference_data(self, n, seed)
+
+    def _repr_html_(self) -> str:
+        verdict = "converged" if self.converged else "<b>not converged</b>"
+        return f"<p>{verdict}: {self.stopped}; {self._num_steps()} steps</p>{self.summary().to_html()}"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write lambda, history and verdict to a file of plain arrays; read it with `bbvi.load`."""
+        arrays = {"params": self._params, "lengths": self._lengths, "history": dict(self.history)}
+        header = {
+            "model": describe(self.model), "num_groups": self.num_groups, "padded": self._problem.lengths,
+            "converged": self.converged, "stopped": self.stopped,
+        }  # fmt: skip
+        write(path, "posterior", header, flatten(arrays))
+
+    def _numbers(self, groups: Any) -> np.ndarray:
+        if groups is None:
+            return np.arange(self.num_groups)
+        numbers = np.atleast_1d(np.asarray(groups))
+        if not self._problem.locals:
+            raise ValueError("groups= restricts local latents, and this model has none")
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.num_groups):
+            raise IndexError(f"groups={groups!r}: there are {self.num_groups} groups")
+        return numbers
+
+    def _rows(self, name: str, groups: Any) -> tuple[Any, np.ndarray]:
+        numbers = self._numbers(groups)
+        if name in self._problem.globals:
+            return self._params["globals"][name], numbers
+        return jax.tree.map(lambda leaf: leaf[numbers], self._params["locals"][name]), numbers
+
+    def _ragged(self, latent: Latent, values: Any, numbers: np.ndarray, group_axis: int) -> Any:
+        if not latent.ragged_axes:
+            return values
+        own = {a: self._lengths[size][numbers] for a, size in enumerate(latent.shape) if isinstance(size, str)}
+        return Ragged.of(values, own, group_axis)
+
+    def _statistic(
+        self, what: str, exact: Callable[[Latent, Any], Any], of_draws: Callable[[np.ndarray], np.ndarray], groups: Any
+    ) -> Table:
+        out, refused, drawn = {}, {}, None
+        for name, latent in self._problem.latents.items():
+            if latent.support == "categorical":
+                refused[name] = (
+                    f"{name!r} is categorical: a {what} of category codes means nothing; use posterior.probs()[{name!r}]"
+                )
+                continue
+            params, numbers = self._rows(name, groups)
+            value = exact(latent, params)
+            local = name in self._problem.locals
+            if value is None:
+                drawn = self.sample(_DRAWS_FOR_MOMENTS, groups=groups) if drawn is None else drawn
+                of = drawn[name].padded if isinstance(drawn[name], Ragged) else drawn[name]
+                value = of_draws(np.asarray(of, np.float64))
+            out[name] = self._ragged(latent, value, numbers, 0) if local else value
+        return Table(out, refused)
+
+    def _locate(self) -> dict[str, Array]:
+        """A central value of each global: its mean, or its most probable category."""
+        means, centre = self.mean(), {}
+        for name, latent in self._problem.globals.items():
+            if latent.support == "categorical":
+                centre[name] = jnp.argmax(self._params["globals"][name]["logits"], -1)
+            elif latent.family.discrete:
+                centre[name] = jnp.round(jnp.asarray(means[name])).astype(int)
+            else:
+                centre[name] = jnp.asarray(means[name], float)
+        return centre
+
+    def _ratios(self, data: Any) -> tuple[Ratios, Any, AbstractGroups | None]:
+        problem, flat, groups = self._problem, self._data, self._groups
+        if data is not None:
+            problem, flat, groups = bind(self.model, data)
+            if (problem.num_groups, problem.lengths) != (self.num_groups, self._problem.lengths):
+                raise ValueError(
+                    f"data has {problem.num_groups} groups padded to {problem.lengths}, "
+                    f"but this posterior was fitted to {self.num_groups} padded to {self._problem.lengths}"
+                )
+        elif groups is None and not isinstance(self.model, Model):
+            raise ValueError("this posterior was loaded without its data; pass data=")
+        _, size = find_blankets(problem, flat, None if groups is None else first_row(groups))
+        return Ratios(problem, size), flat, groups
+
+
+def first_row(groups: AbstractGroups) -> Any:
+    """One group's row, to see its shapes."""
+    return jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
+
+
+def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:
+    """Every group's length of every ragged axis."""
+    if groups is None:
+        return {}
+    return {axis: np.asarray(own) for axis, own in groups.lengths(np.arange(len(groups))).items()}
+
+
+def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Posterior:
+    """Read a posterior written by `Posterior.save`, for the same model.
+
+    Examples:
+        >>> import bbvi, tempfile, os, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> posterior = bbvi.fit(model, None, stop=bbvi.Budget(steps=0))
+        >>> path = os.path.join(tempfile.mkdtemp(), "posterior.npz")
+        >>> posterior.save(path)
+        >>> bool(bbvi.load(path, model).mean()["mu"] == posterior.mean()["mu"])
+        True
+    """
+    header, arrays = read(path, "posterior")
+    check_same_model(path, header["model"], model)
+    tree = unflatten(arrays)
+    problem = Problem(model, header["padded"], header["num_groups"])
+    flat, groups = None, None
+    if data is not None:
+        bound, flat, groups = bind(model, data)
+        if bound.num_groups != problem.num_groups or bound.lengths != problem.lengths:
+            raise ValueError(f"{path} was fitted to {problem.num_groups} groups, the data have {bound.num_groups}")
+    params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
+    return Posterior(
+        problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
+        converged=header["converged"], stopped=header["stopped"],
+    )  # fmt: skip
+
+
+def _first(pair: Any, index: int) -> Any:
+    return None if pair is None else pair[index]

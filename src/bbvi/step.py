@@ -1,0 +1,194 @@
+"""Algorithms 1 and 2 as a compiled loop: draw, estimate, step, ask the stopping rules; many steps to a call."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from bbvi.batches import draw_groups
+from bbvi.counter import Key, fold
+from bbvi.draws import AbstractDraws
+from bbvi.evaluate import Batch, Lambda, Target
+from bbvi.gradient import AbstractGradient, Estimate
+from bbvi.groups import AbstractGroups, Stream
+from bbvi.optimizers import Families, ascend, ascend_rows, init_rows
+from bbvi.stop import AbstractStop, Info
+
+
+class State(NamedTuple):
+    """All that the next step needs. Random numbers are a function of the step's number, so no key is here."""
+
+    params: dict[str, Lambda]
+    optimizer: dict[str, Any]
+    stops: tuple[Any, ...]
+    step: Array
+    #: which stopping rule fired, or -1
+    fired: Array
+    #: which latent's gradient was not finite, or -1
+    broken: Array
+
+
+class Record(NamedTuple):
+    """What a human wants to see of each step."""
+
+    elbo: Array
+    elbo_error: Array
+    change: Array
+    floored: Array
+
+
+class Prefetched(eqx.Module):
+    """Rows of the batches of a few coming steps, fetched from a source that the device cannot index."""
+
+    rows: Any
+
+
+class Loop:
+    """The step of one fit, compiled once; nothing in it depends on how many steps a call makes."""
+
+    def __init__(
+        self,
+        target: Target,
+        gradient: AbstractGradient,
+        draws: AbstractDraws,
+        optimizer: optax.GradientTransformation,
+        stops: Sequence[AbstractStop],
+        *,
+        batch_size: int,
+        capacity: int,
+    ):
+        self.target, self.gradient, self.draws, self.optimizer = target, gradient, draws, optimizer
+        self.stops, self.batch_size, self.capacity = tuple(stops), batch_size, capacity
+        self._families: dict[str, Families] = {
+            "globals": {name: latent.family for name, latent in target.problem.globals.items()},
+            "locals": {name: latent.family for name, latent in target.problem.locals.items()},
+        }
+
+        def run(state: State, key: Key, data: Any, source: Any, end: Array) -> tuple[State, Record, Array]:
+            return self._run(state, key, data, source, end)
+
+        self._compiled = eqx.filter_jit(run)
+
+    def init(self, params: dict[str, Lambda]) -> State:
+        """The state before the first step."""
+        fitted = self._fitted(params)
+        optimizer = {
+            "globals": self.optimizer.init(fitted["globals"]),
+            "locals": init_rows(self.optimizer, params["locals"]),
+        }
+        stops = tuple(stop.init(fitted) for stop in self.stops)
+        nothing = jnp.int32(-1)
+        return State(params, optimizer, stops, jnp.int32(0), nothing, nothing)
+
+    def groups(self, key: Key, step: int | Array) -> Array:
+        """The batch of a step."""
+        return draw_groups(key, step, self.target.problem.num_groups, self.batch_size)
+
+    def run(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int):
+        """Make up to `steps` steps, fewer when a rule fires; the state, the record, and how many were made."""
+        source: Any = groups
+        if isinstance(groups, Stream):
+            source = self.prefetch(groups, key, int(state.step), steps)
+        return self._compiled(state, key, data, source, state.step + steps)
+
+    def prefetch(self, groups: Stream, key: Key, step: int, steps: int) -> Prefetched:
+        """The rows of the next steps' batches, filled up to the capacity so that shapes do not change."""
+        rows = [groups.take(jax.device_get(self.groups(key, step + i))) for i in range(steps)]
+        rows += rows[-1:] * (self.capacity - steps)
+        return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
+
+    def draws_key(self, key: Key, step: Array) -> Key:
+        """Where the random numbers of a step's draws begin."""
+        return fold(key, "draws", step)
+
+    def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
+        return {"globals": params["globals"] if self.target.fit_globals else {}, "locals": params["locals"]}
+
+    def _run(self, state: State, key: Key, data: Any, source: Any, end: Array):
+        zeros = jnp.zeros(self.capacity)
+        record = Record(zeros, zeros, zeros, jnp.zeros(self.capacity, jnp.int32))
+        begin = state.step
+
+        def go_on(carry):
+            state, _ = carry
+            return (state.step < end) & (state.fired < 0) & (state.broken < 0)
+
+        def body(carry):
+            state, record = carry
+            i = state.step - begin
+            state, info = self._step(state, key, data, source, i)
+            return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info)
+
+        state, record = jax.lax.while_loop(go_on, body, (state, record))
+        return state, record, state.step - begin
+
+    def batch(self, params: dict[str, Lambda], key: Key, step: Array, source: Any, i: Array) -> Batch | None:
+        """This step's groups with their rows of data and of lambda."""
+        if source is None:
+            return None
+        groups = self.groups(key, step)
+        if isinstance(source, Prefetched):
+            rows, lengths = jax.tree.map(lambda leaf: leaf[i], source.rows), {}
+        else:
+            rows, lengths = source.take(groups), source.lengths(groups)
+        return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]))
+
+    def _step(self, state: State, key: Key, data: Any, source: Any, i: Array) -> tuple[State, Record]:
+        batch = self.batch(state.params, key, state.step, source, i)
+        estimate = self.gradient.estimate(
+            self.target, state.params["globals"], data, batch, draws=self.draws, key=self.draws_key(key, state.step)
+        )
+        before, after, optimizer = self._ascend(state, estimate, batch)
+        broken = self._broken(estimate, after)
+        good = broken < 0
+        after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, before)
+        num_groups = self.target.problem.num_groups
+        info = Info(estimate, None if batch is None else batch.groups, num_groups)
+        stops, fired = [], jnp.int32(-1)
+        for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
+            stop_state, fires = stop.update(stop_state, before, after, info)
+            stops.append(stop_state)
+            fired = jnp.where(good & fires & (fired < 0), number, fired)
+        params = dict(state.params)
+        params["globals"] = after["globals"] if self.target.fit_globals else state.params["globals"]
+        if batch is not None and self.target.problem.locals:
+            params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
+        changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
+        change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
+        record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored)
+        return State(params, optimizer, tuple(stops), state.step + good, fired, broken), record
+
+    def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
+        before: dict[str, Lambda] = {"globals": {}, "rows": {}}
+        after: dict[str, Lambda] = {"globals": {}, "rows": {}}
+        optimizer = dict(state.optimizer)
+        if self.target.fit_globals and state.params["globals"]:
+            before["globals"] = state.params["globals"]
+            after["globals"], optimizer["globals"] = ascend(
+                self.optimizer, estimate.globals, state.optimizer["globals"], before["globals"], self._families["globals"]
+            )
+        if batch is not None and self.target.problem.locals:
+            before["rows"] = batch.params
+            rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
+            after["rows"], rows = ascend_rows(
+                self.optimizer, estimate.rows, rows, batch.params, self._families["locals"]
+            )
+            optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
+        return before, after, optimizer
+
+    def _broken(self, estimate: Estimate, after: dict[str, Lambda]) -> Array:
+        """The first latent, in declaration order, with a gradient or a parameter that is not finite."""
+        broken = jnp.int32(-1)
+        for number, name in reversed(list(enumerate(self.target.problem.latents))):
+            seen = [part[name] for part in (estimate.globals, estimate.rows, *after.values()) if name in part]
+            finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(seen)] or [jnp.bool_(True)])
+            broken = jnp.where(jnp.all(finite), broken, number)
+        return broken
+
+
+def _scatter(rows: Any, groups: Array, new: Any) -> Any:
+    return jax.tree.map(lambda leaf, value: leaf.at[groups].set(value), rows, new)

@@ -1,0 +1,104 @@
+"""Files that hold arrays and a JSON header and nothing that could execute; written whole or not at all."""
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_FORMAT = 1
+_HEADER = "header"
+
+
+def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write a file atomically: a reader sees the old file or the new one, whatever happens in between."""
+    path = Path(path)
+    meta = json.dumps({"bbvi": kind, "format": _FORMAT, **header}).encode()
+    buffer = io.BytesIO()
+    np.savez(buffer, **{_HEADER: np.frombuffer(meta, np.uint8)}, **arrays)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read a file of this kind; every way in which it can be unreadable gives a ValueError that says so."""
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        header = json.loads(arrays.pop(_HEADER).tobytes())
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is not a readable bbvi {kind}: it is corrupt, truncated or something else") from error
+    if header.get("bbvi") != kind:
+        raise ValueError(f"{path} holds a bbvi {header.get('bbvi')}, not a {kind}")
+    if header.get("format") != _FORMAT:
+        raise ValueError(
+            f"{path} was written in format {header.get('format')} and this version of bbvi reads format {_FORMAT}; "
+            "read it with the version of bbvi that wrote it"
+        )
+    return header, arrays
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """Nested dicts of arrays as one dict with names joined by a slash."""
+    if not isinstance(tree, dict):
+        return {prefix: np.asarray(tree)}
+    out: dict[str, np.ndarray] = {}
+    for name, value in tree.items():
+        out |= flatten(value, f"{prefix}/{name}" if prefix else name)
+    return out
+
+
+def unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """What must agree between a model and a file for the file's parameters to be the model's."""
+    return {
+        "model": type(model).__name__,
+        "globals": {name: latent.describe() for name, latent in model.globals.items()},
+        "locals": {name: latent.describe() for name, latent in model.locals.items()},
+    }
+
+
+def check_same_model(path: Any, saved: dict[str, Any], model: Any) -> None:
+    """Raise, naming the first difference, if a file belongs to another model."""
+    here = describe(model)
+    if saved["model"] != here["model"]:
+        raise ValueError(f"{path} belongs to a {saved['model']}, but the model given is a {here['model']}")
+    for part in ("globals", "locals"):
+        for name in sorted(set(saved[part]) | set(here[part])):
+            one, other = saved[part].get(name), here[part].get(name)
+            if one != other:
+                raise ValueError(
+                    f"{path} belongs to another model: latent {name!r} is {_short(one)} there and {_short(other)} here"
+                )
+
+
+def _short(latent: dict[str, Any] | None) -> str:
+    return "absent" if latent is None else f"{latent['support']}{tuple(latent['shape'])} with q={latent['family']}"

@@ -51,7 +51,7 @@ class Converged(AbstractAveragingStop):
     """
 
     means_converged: ClassVar[bool] = True
-    tolerance: float = 0.02
+    tolerance: float = 0.01
     min_steps: int = 100
 
     def __check_init__(self):

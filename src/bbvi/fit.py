@@ -59,7 +59,7 @@ def fit(
         draws: how many samples a step draws; default `MonteCarlo(100)`.
         optimizer: any optax transformation; default `adagrad(1.0)`.
         stop: one stopping rule or several, of which the first to fire wins; default `Converged()` with a
-            budget of 20,000 steps.
+            budget of 50,000 steps.
         batch_size: how many groups a step looks at; default all.
         progress: show a bar; default on a terminal.
         checkpoint: a path; the state is written there every `checkpoint_seconds`, and the same call again goes
@@ -226,7 +226,7 @@ def _warm(params: dict[str, Lambda], other: Posterior, what: str, parts: Sequenc
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
     if stop is None:
-        return (Converged(), Budget(steps=20_000))
+        return (Converged(), Budget(steps=50_000))
     stops = (stop,) if isinstance(stop, AbstractStop) else tuple(stop)
     for rule in stops:
         if not isinstance(rule, AbstractStop):

@@ -70,7 +70,7 @@ def _apply(eqn: Any, ins: list[Reads], total: int) -> list[Reads]:
     name = eqn.primitive.name
     out = eqn.outvars[0].aval
     if name in _ELEMENTWISE:
-        return [_union([_broadcast(r, int(np.prod(out.shape))) for r in ins])]
+        return [_union([_broadcast(r, atom.aval.shape, out.shape) for r, atom in zip(ins, eqn.invars, strict=True)])]
     if name in _MOVES:
         return [_select(ins[0], _move(eqn, [np.arange(_size(eqn.invars[0])).reshape(eqn.invars[0].aval.shape)]))]
     if name in ("concatenate", "pad"):
@@ -91,7 +91,7 @@ def _apply(eqn: Any, ins: list[Reads], total: int) -> list[Reads]:
 
 def _everything(eqn: Any, ins: list[Reads]) -> list[Reads]:
     union = _union([_reduce(r, (r.shape[0],), []) for r in ins if r is not None])
-    return [_broadcast(union, _size(v)) for v in eqn.outvars]
+    return [_broadcast(union, (), v.aval.shape) for v in eqn.outvars]
 
 
 def _size(atom: Any) -> int:
@@ -106,10 +106,10 @@ def _union(parts: list[Reads]) -> Reads:
     return result
 
 
-def _broadcast(part: Reads, size: int) -> Reads:
-    if part is None or part.shape[0] == size:
+def _broadcast(part: Reads, shape: tuple[int, ...], target: tuple[int, ...]) -> Reads:
+    if part is None or shape == target:
         return part
-    return _select(part, np.zeros(size, np.int64))
+    return _select(part, np.broadcast_to(np.arange(part.shape[0]).reshape(shape), target))
 
 
 def _select(part: Reads, ids: np.ndarray) -> Reads:

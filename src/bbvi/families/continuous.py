@@ -1,11 +1,12 @@
 """Families for real, positive and bounded latents."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
 import scipy.stats
 from jax.nn import sigmoid, softplus
-from jax.scipy.special import gammaln
+from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array
 from numpyro.distributions import biject_to, constraints
 
@@ -91,13 +92,10 @@ class TransformedNormal(AbstractFamily):
         return _normal_parameters(self.shape)
 
     def sample(self, params, address: Address):
-        if not self.shape:
-            return params["loc"] + jnp.exp(params["scale"]) * standard_normal(address)
         size = int(np.prod(self.shape))
-        noise = [
-            standard_normal(Address(address.key, address.element * size + i, address.sample)) for i in range(size)
-        ]
-        return params["loc"] + jnp.exp(params["scale"]) * jnp.stack(noise).reshape(self.shape)
+        elements = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
+        noise = jax.vmap(lambda e: standard_normal(Address(address.key, e, address.sample)))(elements)
+        return params["loc"] + jnp.exp(params["scale"]) * noise.reshape(self.shape)
 
     def value(self, coordinates):
         return biject_to(self.target)(coordinates)
@@ -270,7 +268,7 @@ def _by_concentration(params: Params) -> Params:
 
 
 class Beta(AbstractFamily):
-    """Beta by its two concentrations; draws are held as logits, where neither end underflows."""
+    """Beta by its mean and total concentration; draws are held as logits, where neither end underflows."""
 
     def event_shape(self):
         return ()
@@ -279,13 +277,19 @@ class Beta(AbstractFamily):
         return constraints.unit_interval
 
     def parameters(self):
-        entry = Parameter((), constraints.positive, start=float(np.log(2.0)))
-        return {"concentration1": entry, "concentration0": entry}
+        return {
+            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
+            "mean": Parameter((), constraints.unit_interval),
+        }
+
+    def _both(self, params: Params) -> tuple[Array, Array]:
+        total = jnp.exp(params["concentration"])
+        return total * sigmoid(params["mean"]), total * sigmoid(-params["mean"])
 
     def sample(self, params, address: Address):
-        return log_gamma(address, jnp.exp(params["concentration1"]), part=0) - log_gamma(
-            address, jnp.exp(params["concentration0"]), part=1
-        )
+        both = jnp.stack(self._both(params))
+        draws = jax.vmap(lambda a, i: log_gamma(address, a, part=i))(both, jnp.arange(2, dtype=jnp.uint32))
+        return draws[0] - draws[1]
 
     def value(self, coordinates):
         dtype = jnp.finfo(jnp.result_type(coordinates))
@@ -299,16 +303,16 @@ class Beta(AbstractFamily):
         return (z < _tiny(z)) | (z == 1)
 
     def log_prob(self, params, coordinates):
-        a, b = jnp.exp(params["concentration1"]), jnp.exp(params["concentration0"])
+        a, b = self._both(params)
         normaliser = gammaln(a + b) - gammaln(a) - gammaln(b)
         return normaliser - (a - 1) * softplus(-coordinates) - (b - 1) * softplus(coordinates)
 
     def centred(self, value):
-        return {"concentration1": 4 * value, "concentration0": 4 * (1 - value)}
+        return {"concentration": jnp.full_like(value, 4.0), "mean": value}
 
     def _frozen(self, params):
-        values = constrain(self, params)
-        return scipy.stats.beta(np.asarray(values["concentration1"]), np.asarray(values["concentration0"]))
+        a, b = self._both(params)
+        return scipy.stats.beta(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
     def moments(self, params):
         frozen = self._frozen(params)
@@ -319,7 +323,10 @@ class Beta(AbstractFamily):
 
 
 class Dirichlet(AbstractFamily):
-    """Dirichlet over k categories: one vector is one factor of q; draws are held as log z."""
+    """Dirichlet over k categories by its mean and total concentration; draws are held as log z.
+
+    One vector is one factor of q.
+    """
 
     k: int
 
@@ -330,13 +337,19 @@ class Dirichlet(AbstractFamily):
         return constraints.simplex
 
     def parameters(self):
-        positive = constraints.independent(constraints.positive, 1)
-        return {"concentration": Parameter((self.k,), positive, start=float(np.log(2.0)))}
+        return {
+            "concentration": Parameter((), constraints.positive, start=float(np.log(2.0 * self.k))),
+            "mean": Parameter((self.k,), constraints.simplex),
+        }
+
+    def _concentrations(self, params: Params) -> Array:
+        values = constrain(self, params)
+        return values["concentration"][..., None] * values["mean"]
 
     def sample(self, params, address: Address):
-        concentration = jnp.exp(params["concentration"])
-        draws = jnp.stack([log_gamma(address, concentration[i], part=i) for i in range(self.k)])
-        return draws - jnp.logaddexp.reduce(draws)
+        a = self._concentrations(params)
+        draws = jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(self.k, dtype=jnp.uint32))
+        return draws - logsumexp(draws)
 
     def value(self, coordinates):
         return jnp.maximum(jnp.exp(coordinates), _tiny(coordinates))
@@ -348,20 +361,17 @@ class Dirichlet(AbstractFamily):
         return jnp.any(coordinates < _log_tiny(coordinates), axis=-1)
 
     def log_prob(self, params, coordinates):
-        a = jnp.exp(params["concentration"])
+        a = self._concentrations(params)
         return ((a - 1) * coordinates - gammaln(a)).sum() + gammaln(a.sum())
 
     def centred(self, value):
-        return {"concentration": 2 * self.k * value}
-
-    def _concentration(self, params):
-        return np.asarray(constrain(self, params)["concentration"], np.float64)
+        return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
 
     def moments(self, params):
-        a = self._concentration(params)
+        a = np.asarray(self._concentrations(params), np.float64)
         total = a.sum(-1, keepdims=True)
         return a / total, np.sqrt(a * (total - a) / (total**2 * (total + 1)))
 
     def quantile(self, params, p):
-        a = self._concentration(params)
+        a = np.asarray(self._concentrations(params), np.float64)
         return scipy.stats.beta(a, a.sum(-1, keepdims=True) - a).ppf(p)

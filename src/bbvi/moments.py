@@ -1,0 +1,100 @@
+"""How noisy is the gradient: its mean and variance over repeats, at a fixed lambda (Figure 2)."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.batches import check_batch_size
+from bbvi.blankets import find_blankets
+from bbvi.counter import fold, seed_key
+from bbvi.draws import AbstractDraws, MonteCarlo
+from bbvi.evaluate import Lambda, Target
+from bbvi.gradient import AbstractGradient, Estimate, Score
+from bbvi.groups import ArrayGroups, Stream
+from bbvi.model import AnyModel, bind
+from bbvi.optimizers import adagrad
+from bbvi.posterior import Posterior, first_row
+from bbvi.step import Loop
+
+
+class GradientMoments(NamedTuple):
+    """Moments of the full-data ELBO's gradient, each in the structure of `Posterior.params`."""
+
+    mean: Lambda
+    variance: Lambda
+    standard_error: Lambda
+
+
+def gradient_moments(
+    model: AnyModel,
+    data: Any,
+    posterior: Posterior,
+    *,
+    gradient: AbstractGradient | None = None,
+    draws: AbstractDraws | None = None,
+    repeats: int = 1000,
+    batch_size: int | None = None,
+    seed: int | Array = 0,
+) -> GradientMoments:
+    """Repeat the noisy gradient at a posterior's lambda and report its moments.
+
+    Rows of locals carry N/B here, so that every entry estimates the gradient of the full-data ELBO.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(3, 1).log_prob(z["mu"]), mu=bbvi.real(init=0.0))
+        >>> start = bbvi.fit(model, stop=bbvi.Budget(steps=0))
+        >>> moments = bbvi.gradient_moments(model, None, start, draws=bbvi.MonteCarlo(10), repeats=2000)
+        >>> round(float(moments.mean["mu"]["loc"]), 1)  # the exact gradient is 3
+        3.0
+    """
+    gradient, draws = gradient or Score(), draws or MonteCarlo(100)
+    gradient.check(draws)
+    if repeats < 2:
+        raise ValueError(f"gradient_moments needs 2 repeats or more to see a variance, got {repeats}")
+    problem, flat, groups = bind(model, data)
+    if isinstance(groups, Stream):
+        groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
+    size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
+    blankets, floats = find_blankets(problem, flat, None if groups is None else first_row(groups))
+    loop = Loop(Target(problem, blankets, floats, True), gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+    params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
+
+    def one(key: Array, params: Any, flat: Any, groups: Any, repeat: Array) -> Lambda:
+        batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
+        estimate = gradient.estimate(
+            loop.target, params["globals"], flat, batch, draws=draws, key=loop.draws_key(key, repeat)
+        )
+        return full_gradient(estimate, params["locals"], None if batch is None else batch.groups, problem.num_groups)
+
+    @eqx.filter_jit
+    def all_repeats(key: Array, params: Any, flat: Any, groups: Any) -> tuple[Lambda, Lambda]:
+        zeros = jax.tree.map(jnp.zeros_like, {**params["globals"], **params["locals"]})
+
+        def body(carry, repeat):
+            # Welford's recursion: no large sums are subtracted
+            mean, spread = carry
+            value = one(key, params, flat, groups, repeat)
+            new = jax.tree.map(lambda m, x: m + (x - m) / (repeat + 1), mean, value)
+            spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, value, mean, new)
+            return (new, spread), None
+
+        carry, _ = jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))
+        return carry
+
+    mean, spread = all_repeats(fold(seed_key(seed), "moments"), params, flat, groups)
+    variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
+    return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))
+
+
+def full_gradient(estimate: Estimate, rows: Lambda, groups: Array | None, num_groups: int) -> Lambda:
+    """One noisy gradient of the full-data ELBO: the batch's rows times N/B, the others 0."""
+    if groups is None or not rows:
+        return dict(estimate.globals)
+    scale = num_groups / groups.shape[0]
+    full = jax.tree.map(lambda leaf, g: jnp.zeros_like(leaf).at[groups].set(scale * g), dict(rows), estimate.rows)
+    return {**estimate.globals, **full}

@@ -27,8 +27,8 @@ class AbstractPattern(eqx.Module):
         """For each factor of q, the sum of the term's elements that read it."""
 
     @abstractmethod
-    def pairs(self) -> sparse.csr_array:
-        """The pattern itself: term elements by factors of q."""
+    def members(self, factor: int) -> np.ndarray:
+        """Which elements of the term, flattened, read this factor of q."""
 
 
 class Reduction(AbstractPattern):
@@ -46,35 +46,36 @@ class Reduction(AbstractPattern):
         shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
         return jnp.broadcast_to(total.reshape([*shape, term.shape[-1]]), (*self.factor_shape, term.shape[-1]))
 
-    def pairs(self):
-        term = np.indices(self.term_shape).reshape(len(self.term_shape), -1)
-        factor = np.indices(self.factor_shape).reshape(len(self.factor_shape), -1)
-        agree = np.ones((term.shape[1], factor.shape[1]), bool)
+    def members(self, factor):
+        position = np.unravel_index(factor, self.factor_shape) if self.factor_shape else ()
+        keep = np.zeros(self.term_shape, bool)
+        index: list[Any] = [slice(None)] * len(self.term_shape)
         for k, axis in enumerate(self.matched):
             if axis is not None:
-                agree &= term[axis][:, None] == factor[k][None, :]
-        return sparse.csr_array(agree)
+                index[axis] = position[k]
+        keep[tuple(index)] = True
+        return keep.ravel()
 
 
 class Listed(AbstractPattern):
     """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
 
-    members: np.ndarray
+    lists: np.ndarray
     term_size: int = eqx.field(static=True)
     factor_shape: tuple[int, ...] = eqx.field(static=True)
 
     def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
         flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
-        total = flat[self.members[:, 0]]
-        for column in range(1, self.members.shape[1]):
-            total = total + flat[self.members[:, column]]
+        total = flat[self.lists[:, 0]]
+        for column in range(1, self.lists.shape[1]):
+            total = total + flat[self.lists[:, column]]
         return total.reshape(*self.factor_shape, term.shape[-1])
 
-    def pairs(self):
-        factors, slots = np.nonzero(self.members < self.term_size)
-        shape = (self.term_size, self.members.shape[0])
-        return sparse.csr_array((np.ones(len(factors), bool), (self.members[factors, slots], factors)), shape)
+    def members(self, factor):
+        keep = np.zeros(self.term_size + 1, bool)
+        keep[self.lists[factor]] = True
+        return keep[:-1]
 
 
 class Scattered(AbstractPattern):
@@ -91,9 +92,10 @@ class Scattered(AbstractPattern):
         total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
         return total.reshape(*self.factor_shape, term.shape[-1])
 
-    def pairs(self):
-        shape = (self.term_size, int(np.prod(self.factor_shape)))
-        return sparse.csr_array((np.ones(len(self.rows), bool), (self.rows, self.columns)), shape)
+    def members(self, factor):
+        keep = np.zeros(self.term_size, bool)
+        keep[self.rows[self.columns == factor]] = True
+        return keep
 
 
 _LONGEST_LIST = 8

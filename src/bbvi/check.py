@@ -1,19 +1,22 @@
-"""Checks around the first step: padding that no term may see, and what was not finite."""
+"""Checks around the first step: blankets that hold, padding that no term sees, and what was not finite."""
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.blankets import Blankets
 from bbvi.counter import Key, fold
 from bbvi.draws import AbstractDraws
 from bbvi.evaluate import Batch, Lambda, draw, group_terms, prior_terms
-from bbvi.groups import Cohort
+from bbvi.groups import AbstractGroups, Cohort
 from bbvi.model import Problem, Terms
 
 _NUM_DRAWS = 2
 _NUM_GROUPS = 4
+_NUM_MOVES = 4
 
 
 def check_padding(problem: Problem, groups: Cohort) -> None:
@@ -36,6 +39,49 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
         terms = terms_at(beta, z, row)
         _check_same(terms, terms_at(beta, mixed, row), int(group), "latents")
         _check_same(terms, terms_at(beta, z, _other_padding(groups, row, own)), int(group), "data")
+
+
+def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
+    """Move a few latent elements: no factor outside their blankets may move."""
+    generator = np.random.default_rng(0)
+    moves = [
+        (name, int(factor))
+        for name in problem.latents
+        for factor in generator.permutation(int(np.prod(problem.shape(name))))[:_NUM_MOVES]
+    ]
+    values = {}
+    for name, latent in problem.latents.items():
+        base, other = latent.some_values(problem.lengths, 2, generator)
+        columns = np.repeat(base[..., None], len(moves) + 1, axis=-1)
+        flat = columns.reshape(int(np.prod(problem.shape(name))), *latent.event, len(moves) + 1)
+        changed = other.reshape(flat.shape[:-1])
+        for column, (moved, factor) in enumerate(moves, start=1):
+            if moved == name:
+                flat[factor, ..., column] = changed[factor]
+        values[name] = flat.reshape(columns.shape)
+    beta = {name: values[name] for name in problem.globals}
+    prior = eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1))(beta, data)
+    _check_moves(prior, blankets.prior, moves)
+    if groups is not None:
+        row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
+        z = {name: values[name] for name in problem.locals}
+        terms = jax.jit(lambda b, l, r: group_terms(problem, b, l, r, len(moves) + 1))(beta, z, row)
+        _check_moves(terms, blankets.group, moves)
+
+
+def _check_moves(terms: Terms, part: Any, moves: list[tuple[str, int]]) -> None:
+    for term, value in terms.items():
+        flat = np.asarray(value).reshape(-1, len(moves) + 1)
+        for column, (latent, factor) in enumerate(moves, start=1):
+            moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=0, atol=0, equal_nan=True)
+            pattern = part.get(latent, {}).get(term)
+            inside = pattern.members(factor) if pattern is not None else np.zeros(len(flat), bool)
+            if (moved & ~inside).any():
+                element = int(np.flatnonzero(moved & ~inside)[0])
+                raise RuntimeError(
+                    f"{term}, element {element}, changed with element {factor} of latent {latent!r}, which its trace does "
+                    "not show: does the function hide state or randomness? If not, this is a bug in bbvi: please report it"
+                )
 
 
 def _beyond_length(problem: Problem, name: str, value: Any, other: Any, own: dict[str, Any]) -> Any:
@@ -75,7 +121,9 @@ def raise_if_not_finite(
     for i, group in enumerate(np.asarray(batch.groups)):
         row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
         at = fold(key, int(group))
-        z = draw(problem, problem.locals, local, draws=draws, key=at, samples=samples, own=own).values
+        z = draw(
+            problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
+        ).values
         _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
 
 

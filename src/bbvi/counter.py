@@ -67,9 +67,13 @@ def fold_names(key: Key, names: Sequence[str]) -> dict[str, Key]:
 
 
 class Address(eqx.Module):
-    """Where one draw of one factor of q stands; all its random numbers come from here."""
+    """Where one draw of one factor of q stands; all its random numbers come from here.
+
+    `key` has come down through seed, step, group and latent; `group` is there to be read, 0 for globals.
+    """
 
     key: Key
+    group: UInt32[Array, ""]
     element: UInt32[Array, ""]
     sample: UInt32[Array, ""]
 

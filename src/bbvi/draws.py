@@ -56,13 +56,21 @@ def chunk_size(draws: AbstractDraws, floats_per_draw: int) -> int:
 
 
 def draw_latent(
-    draws: AbstractDraws, name: str, latent: Latent, params: Params, key: Key, samples: Array, lengths: dict[str, int]
+    draws: AbstractDraws,
+    name: str,
+    latent: Latent,
+    params: Params,
+    *,
+    key: Key,
+    group: Array | int,
+    samples: Array,
+    lengths: dict[str, int],
 ) -> Float[Array, "*values samples"]:
     """Coordinates of a whole latent array for the samples with these numbers."""
-    elements = jnp.asarray(latent.elements(lengths))
+    elements, number = jnp.asarray(latent.elements(lengths)), jnp.asarray(group, jnp.uint32)
 
     def one(p, element, sample):
-        return draws.sample(name, latent.family, p, Address(key, element, sample))
+        return draws.sample(name, latent.family, p, Address(key, number, element, sample))
 
     many = jax.vmap(one, in_axes=(None, None, 0), out_axes=-1)
     for _ in latent.shape:

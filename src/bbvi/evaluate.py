@@ -135,6 +135,7 @@ def draw(
     draws: AbstractDraws,
     key: Key,
     samples: Array,
+    group: Array | int = 0,
     own: dict[str, Array] | None = None,
     on: Array | None = None,
 ) -> Drawn:
@@ -148,7 +149,9 @@ def draw(
     for name, latent in latents.items():
 
         def coordinates(p: Params, k: Key, name: str = name, latent: Latent = latent) -> Array:
-            return draw_latent(draws, name, latent, p, k, samples, problem.lengths)
+            return draw_latent(
+                draws, name, latent, p, key=k, group=group, samples=samples, lengths=problem.lengths
+            )
 
         def density(p: Params, u: Array, latent: Latent = latent) -> tuple[Array, Params, Array]:
             return *log_q_and_score(latent, p, u), latent_values(latent, u)
@@ -176,7 +179,9 @@ def draw_values(
     draws, keys = MonteCarlo(samples.shape[0]), fold_names(key, list(latents))
     values, log_q_total = {}, 0.0
     for name, latent in latents.items():
-        u = draw_latent(draws, name, latent, params[name], keys[name], samples, problem.lengths)
+        u = draw_latent(
+            draws, name, latent, params[name], key=keys[name], group=0, samples=samples, lengths=problem.lengths
+        )
         values[name], density = latent_values(latent, u), log_q(latent, params[name], u)
         if own is not None and latent.ragged_axes:
             density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
@@ -219,7 +224,10 @@ def _groups(problem: Problem, beta: dict[str, Array], batch: Batch, draws: Abstr
 
     def one(group, row, own, params):
         local_key = fold(key, group)
-        drawn = draw(problem, problem.locals, params, draws=draws, key=local_key, samples=samples, own=own, on=on)
+        drawn = draw(
+            problem, problem.locals, params,
+            draws=draws, key=local_key, samples=samples, group=group, own=own, on=on,
+        )  # fmt: skip
 
         def terms_at(b: dict[str, Array], z: dict[str, Array]) -> Terms:
             return group_terms(problem, b, z, row, len(samples))

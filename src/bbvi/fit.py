@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from bbvi.batches import check_batch_size
 from bbvi.blankets import find_blankets
-from bbvi.check import check_padding, raise_if_not_finite
+from bbvi.check import check_blankets, check_padding, raise_if_not_finite
 from bbvi.checkpoint import History, fingerprint, load_checkpoint, save_checkpoint
 from bbvi.converged import Converged
 from bbvi.counter import Key, fold, seed_key
@@ -180,6 +180,7 @@ def _prepare(
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = _warm(params, hold, "hold", ("globals",))
     blankets, floats = find_blankets(problem, flat, None if groups is None else first_row(groups))
+    check_blankets(problem, blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)
     target = Target(problem, blankets, floats, fit_globals=hold is None)

@@ -143,7 +143,7 @@ class Latent:
         size = math.prod(entry.raw_shape())
         element = self.elements(lengths).astype(np.uint32)[..., None] * np.uint32(size)
         element = element + np.arange(size, dtype=np.uint32)
-        uniform, _ = Address(key, jnp.asarray(element), jnp.uint32(0)).uniforms()
+        uniform, _ = Address(key, jnp.uint32(0), jnp.asarray(element), jnp.uint32(0)).uniforms()
         noise = jnp.sqrt(12.0) * (uniform - 0.5)
         return (entry.start + 0.3 * noise).reshape(shape + entry.raw_shape())
 

@@ -99,7 +99,7 @@ class Posterior:
         draws, lengths = MonteCarlo(max(1, n)), self._problem.lengths
 
         def one(name: str, latent: Latent, params: Any, at: Array) -> Array:
-            u = draw_latent(draws, name, latent, params, fold(at, name), samples, lengths)
+            u = draw_latent(draws, name, latent, params, key=fold(at, name), group=0, samples=samples, lengths=lengths)
             return jnp.moveaxis(latent_values(latent, u), -1, 0)
 
         out: dict[str, Any] = {}

@@ -94,7 +94,7 @@ class TransformedNormal(AbstractFamily):
     def sample(self, params, address: Address):
         size = int(np.prod(self.shape))
         elements = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
-        noise = jax.vmap(lambda e: standard_normal(Address(address.key, e, address.sample)))(elements)
+        noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(elements)
         return params["loc"] + jnp.exp(params["scale"]) * noise.reshape(self.shape)
 
     def value(self, coordinates):

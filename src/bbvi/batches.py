@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from bbvi.counter import Key, fold
@@ -28,7 +29,7 @@ def check_batch_size(batch_size: int | None, num_groups: int) -> int:
     """The batch size of a hierarchical fit; all groups by default."""
     if batch_size is None:
         return num_groups
-    if isinstance(batch_size, bool) or int(batch_size) != batch_size or batch_size < 1:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
         raise ValueError(f"batch_size must be an integer of 1 or more, got {batch_size!r}")
     if batch_size > num_groups:
         raise ValueError(f"batch_size={batch_size} is larger than the number of groups, {num_groups}")

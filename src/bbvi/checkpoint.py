@@ -8,20 +8,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.groups import AbstractGroups
 from bbvi.step import State
 from bbvi.storage import check_same_model, describe, read, write
 
 History = list[dict[str, np.ndarray]]
 
 
-def fingerprint(settings: dict[str, Any], data: Any, groups: AbstractGroups | None) -> dict[str, Any]:
-    """What two calls must share to be one run."""
-    arrays = [leaf for leaf in jax.tree.leaves((data, groups)) if hasattr(leaf, "dtype")]
+def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
+    """What two calls must share to be one run: settings as text, arrays by a checksum."""
+    return {name: repr(value) for name, value in settings.items()} | {
+        name: f"checksum {_checksum(tree):08x}" for name, tree in arrays.items()
+    }
+
+
+def _checksum(tree: Any) -> int:
     checksum = 0
-    for leaf in arrays:
-        checksum = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), checksum)
-    return {**{name: repr(value) for name, value in settings.items()}, "data": f"{checksum:08x}"}
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
+            array = np.ascontiguousarray(leaf)
+            checksum = zlib.crc32(f"{array.dtype}{array.shape}".encode() + array.tobytes(), checksum)
+    return checksum
 
 
 def save_checkpoint(path: Any, model: Any, settings: dict[str, Any], state: State, history: History) -> None:

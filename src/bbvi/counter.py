@@ -38,13 +38,15 @@ def threefry(key: Key, first: Array, second: Array) -> tuple[Array, Array]:
 def seed_key(seed: int | Array) -> Key:
     """Turn `seed=`, an int or a JAX key, into the two words that all addresses start from."""
     if isinstance(seed, (int, np.integer)):
+        if not -(2**63) <= int(seed) < 2**64:
+            raise ValueError(f"seed must fit in 64 bits, got {seed}")
         low, high = int(seed) & 0xFFFFFFFF, (int(seed) >> 32) & 0xFFFFFFFF
         return jnp.array([high, low], dtype=jnp.uint32)
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
-    words = jnp.asarray(seed)
-    if words.dtype != jnp.uint32 or words.size < 2:
+    if getattr(seed, "dtype", None) != jnp.uint32 or seed.size < 2:
         raise TypeError(f"seed must be an int or a JAX key, got {seed!r}")
+    words = jnp.asarray(seed)
     return words.reshape(-1)[-2:]
 
 

@@ -5,6 +5,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.counter import Address, Key
@@ -38,10 +39,9 @@ class MonteCarlo(AbstractDraws):
     chunk: int | None = None
 
     def __init__(self, n: int, *, chunk: int | None = None):
-        if isinstance(n, bool) or int(n) != n or n < 1:
-            raise ValueError(f"MonteCarlo: the number of draws must be an integer of 1 or more, got {n!r}")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"MonteCarlo: chunk must be 1 or more, got {chunk}")
+        for name, value in (("the number of draws", n), ("chunk", 1 if chunk is None else chunk)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"MonteCarlo: {name} must be an integer of 1 or more, got {value!r}")
         self.num, self.chunk = int(n), chunk
 
     def sample(self, name, family, params, address):

@@ -22,12 +22,14 @@ from bbvi.elbo import Ratios, elbo_samples
 from bbvi.evaluate import Lambda, Target
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import AbstractGroups, Cohort, Stream
+from bbvi.latents import Latent
 from bbvi.model import AnyModel, Model, Problem, bind
-from bbvi.optimizers import adagrad, check_optimizer
+from bbvi.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.posterior import Posterior, first_row, own_lengths
 from bbvi.progress import progress_bar
 from bbvi.step import Loop, State
 from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
+from bbvi.storage import check_same_model, describe
 
 _SECONDS_PER_CHUNK = 0.3
 _CAPACITY = 1000
@@ -128,9 +130,12 @@ def iterate(
         rules = [rule for rule in stops if not isinstance(rule, Budget)]
         chosen = {
             "gradient": gradient, "draws": draws, "stop": rules, "batch_size": run.loop.batch_size,
-            "seed": [int(word) for word in run.key], "start": start is not None, "hold": hold is not None,
+            "seed": [int(word) for word in run.key], "hold": hold is not None,
         }  # fmt: skip
-        settings = fingerprint(chosen, run.data, run.groups)
+        families = {name: latent.family for name, latent in run.loop.target.problem.latents.items()}
+        settings = fingerprint(
+            chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(optimizer, families)
+        )
         earlier = load_checkpoint(checkpoint, model, settings, state)
         if earlier is not None:
             state, history = earlier
@@ -172,13 +177,13 @@ def _prepare(
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
     key = seed_key(seed)
-    params = jax.jit(lambda k: starting_params(problem, k))(key)
+    params = starting_params(problem, key)
     if start is not None:
-        params = _warm(params, start, "start", ("globals", "locals"))
+        params = _warm(model, params, start, "start", ("globals", "locals"))
     if hold is not None:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
-        params = _warm(params, hold, "hold", ("globals",))
+        params = _warm(model, params, hold, "hold", ("globals",))
     blankets, floats = find_blankets(problem, flat, None if groups is None else first_row(groups))
     check_blankets(problem, blankets, flat, groups)
     if isinstance(groups, Cohort):
@@ -190,37 +195,39 @@ def _prepare(
 
 
 def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
-    """Algorithm 1, "initialize lambda randomly"; rows by the number of their group."""
-    at = fold(key, "start")
-    rows = {
-        name: jax.vmap(lambda g, n=name, latent=latent: latent.start(n, problem.lengths, fold(at, g)))(
-            jnp.arange(problem.num_groups)
-        )
-        if latent.init is None
-        else _repeat(latent.start(name, problem.lengths, at), problem.num_groups)
-        for name, latent in problem.locals.items()
-    }
-    return {
-        "globals": {name: latent.start(name, {}, at) for name, latent in problem.globals.items()},
-        "locals": rows,
-    }
+    """Algorithm 1, "initialize lambda randomly", but for what `init=` fixes; rows by the number of their group."""
+
+    @jax.jit
+    def random(at: Key) -> dict[str, Lambda]:
+        def rows(name: str, latent: Latent) -> Any:
+            numbers = jnp.arange(problem.num_groups)
+            return jax.vmap(lambda g: latent.random_start(name, problem.lengths, fold(at, g)))(numbers)
+
+        return {
+            "globals": {name: latent.random_start(name, {}, at) for name, latent in problem.globals.items()},
+            "locals": {name: rows(name, latent) for name, latent in problem.locals.items()},
+        }
+
+    params = random(fold(key, "start"))
+    for name, latent in problem.globals.items():
+        params["globals"][name] |= latent.given_start(name, {})
+    for name, latent in problem.locals.items():
+        given = latent.given_start(name, problem.lengths)
+        params["locals"][name] |= jax.tree.map(lambda leaf: jnp.repeat(leaf[None], problem.num_groups, 0), given)
+    return params
 
 
-def _repeat(params: Any, count: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.repeat(leaf[None], count, 0), params)
-
-
-def _warm(params: dict[str, Lambda], other: Posterior, what: str, parts: Sequence[str]) -> dict[str, Lambda]:
+def _warm(
+    model: AnyModel, params: dict[str, Lambda], other: Posterior, what: str, parts: Sequence[str]
+) -> dict[str, Lambda]:
     if not isinstance(other, Posterior):
         raise TypeError(f"{what}= takes a Posterior, got {type(other).__name__}")
+    check_same_model(f"{what}=", describe(other.model), model, parts)
     out = dict(params)
     for part in parts:
         mine, its = params[part], other._params[part]
-        shapes = jax.tree.map(jnp.shape, mine), jax.tree.map(jnp.shape, its)
-        if part == "locals" and shapes[0] != shapes[1]:
+        if part == "locals" and jax.tree.map(jnp.shape, mine) != jax.tree.map(jnp.shape, its):
             continue  # other groups: their locals start afresh
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"{what}= belongs to another model: its {part} are {shapes[1]}, this model's {shapes[0]}")
         out[part] = jax.tree.map(jnp.asarray, its)
     return out
 
@@ -228,7 +235,7 @@ def _warm(params: dict[str, Lambda], other: Posterior, what: str, parts: Sequenc
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
     if stop is None:
         return (Converged(), Budget(steps=50_000))
-    stops = (stop,) if isinstance(stop, AbstractStop) else tuple(stop)
+    stops = tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
     for rule in stops:
         if not isinstance(rule, AbstractStop):
             raise TypeError(f"stop= takes stopping rules such as bbvi.Converged() or bbvi.Budget(steps=1000), got {rule!r}")
@@ -264,31 +271,30 @@ def _drain(
     """Run chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
     limit, seconds = _limits(stops)
     began = saved = time.monotonic()
-    steps, stopped = 1, ""
+    earlier = float(history[-1]["seconds"][-1]) if history else 0.0
+    steps, stopped = 1, _why(run, state, stops, limit, seconds, began)
     while not stopped:
-        stopped = _why(run, state, stops, limit, seconds, began)
-        if stopped:
-            break
         room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
         try:
             before = time.monotonic()
-            state, record, made = run.loop.run(state, run.key, run.data, run.groups, min(steps, room))
-            count = int(made) + (int(state.broken) >= 0)
+            after, record, made = run.loop.run(state, run.key, run.data, run.groups, min(steps, room))
+            count = int(made) + (int(after.broken) >= 0)
             arrays = {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+            took = time.monotonic() - before
+            arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
+            if int(after.broken) >= 0 and int(after.step) == 0:
+                _explain_start(run)
+            # together, so that an interrupt leaves a state and its history
+            state, history = after, [*history, arrays]
+            steps = _next_length(steps, took, max(1, count))
+            if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
+                save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
+                saved = time.monotonic()
+            stopped = _why(run, state, stops, limit, seconds, began)
+            if not stopped:
+                yield _posterior(run, state.params, history, False, "still running")
         except KeyboardInterrupt:
-            stopped = "interrupted"
-            break
-        took = time.monotonic() - before
-        arrays["seconds"] = np.linspace(before - began, before - began + took, count + 1)[1:]
-        if int(state.broken) >= 0 and int(state.step) == 0:
-            _explain_start(run, state)
-        history.append(arrays)
-        steps = _next_length(steps, took, max(1, count))
-        if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
-            save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
-            saved = time.monotonic()
-        if not _why(run, state, stops, limit, seconds, began):
-            yield _posterior(run, state.params, history, False, "still running")
+            stopped = _why(run, state, stops, limit, seconds, began) or "interrupted"
     if checkpoint is not None and int(state.broken) < 0:
         save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
     fired = int(state.fired)
@@ -297,7 +303,7 @@ def _drain(
     yield _posterior(run, params, history, converged, stopped)
 
 
-def _explain_start(run: _Run, state: State) -> None:
+def _explain_start(run: _Run) -> None:
     """The very first step failed: say which term is to blame, if a term is."""
     step = jnp.int32(0)
     source: Any = run.groups

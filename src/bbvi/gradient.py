@@ -66,6 +66,13 @@ class Score(AbstractGradient):
     rao_blackwell: bool = True
     control_variate: AbstractControlVariate | None = LeaveOneOut()
 
+    def __check_init__(self):
+        if not (self.control_variate is None or isinstance(self.control_variate, AbstractControlVariate)):
+            raise TypeError(
+                "Score: control_variate takes, for example, bbvi.LeaveOneOut() or None, got "
+                f"{self.control_variate!r}"
+            )
+
     def check(self, draws):
         least = self._variate().min_draws
         if draws.num < least:

@@ -107,7 +107,7 @@ class Stream(AbstractGroups):
                     f"the data source was asked for {len(indices)} groups but row{path} has shape {leaf.shape}; "
                     "__getitem__(indices) must return arrays with leading axis len(indices)"
                 )
-        refuse_nan(rows, "row")
+        refuse_nan(rows, "row", groups=np.asarray(indices))
         return rows
 
 
@@ -134,6 +134,8 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
             _add(fields, name, _pad([np.asarray(a) for a in arrays], longest[axis], f"{axis}.{name}"))
     for name, values in (group or {}).items():
         _add(fields, name, jax.tree.map(_as_numpy, values, is_leaf=is_number_list))
+        if any(leaf.ndim == 0 for leaf in jax.tree.leaves(fields[name])):
+            raise ValueError(f"bbvi.ragged: group field {name!r} is a single number; it needs one entry per group")
     counts = {axis: len(lengths) for axis, lengths in own.items()}
     counts |= {f"group field {path}": leaf.shape[0] for path, leaf in _leaves({k: fields[k] for k in group or {}})}
     if len(set(counts.values())) > 1:
@@ -169,14 +171,15 @@ def is_number_list(node: Any) -> bool:
     return isinstance(node, list) and all(isinstance(item, (int, float, list)) for item in node)
 
 
-def refuse_nan(tree: Any, name: str) -> None:
-    """Raise on NaN, naming where it is."""
+def refuse_nan(tree: Any, name: str, *, groups: np.ndarray | None = None) -> None:
+    """Raise on NaN, naming where it is; `groups` are the numbers of the groups on the first axis."""
     for path, leaf in _leaves(tree):
         values = np.asarray(leaf)
         if values.dtype.kind == "f" and np.isnan(values).any():
             where = tuple(int(i) for i in np.argwhere(np.isnan(values))[0])
+            at = f"at index {where}" if groups is None else f"in group {groups[where[0]]}"
             raise ValueError(
-                f"{name}{path} holds NaN, first at index {where}; if it means 'not measured', use "
+                f"{name}{path} holds NaN, first {at}; if it means 'not measured', use "
                 "values, observed = bbvi.missing(array) and mask those terms with observed"
             )
 
@@ -208,6 +211,13 @@ def _check_leading_axes(arrays: Any) -> None:
 def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     if not isinstance(columns, Mapping) or not columns:
         raise TypeError(f'bbvi.ragged: {axis}= takes a dict of fields, for example {axis}={{"labs": [...]}}')
+    for name, arrays in columns.items():
+        for i, array in enumerate(arrays):
+            if np.ndim(array) == 0:
+                raise ValueError(
+                    f"bbvi.ragged: {axis}.{name} has a single number for group {i}; give one array per group, or, "
+                    f"if every group has one number, group={{{name!r}: [...]}}"
+                )
     lengths = {name: [len(a) for a in arrays] for name, arrays in columns.items()}
     first_name, first = next(iter(lengths.items()))
     if not first:

@@ -47,7 +47,8 @@ class Latent:
         if not _same_support(self.family.support(), default.support()) or self.family.event_shape() != self.event:
             raise ValueError(
                 f"bbvi.{support}: the family {type_name(self.family)} lives on {self.family.support()}, "
-                f"but this latent lives on {default.support()}; choose a family of that support"
+                f"but this latent lives on {default.support()}; choose a family of that support, such as the default, "
+                f"{type_name(default)}"
             )
         if isinstance(init, dict):
             _check_names(init, self.family, support)
@@ -59,8 +60,13 @@ class Latent:
         """What must agree for saved parameters to fit this latent."""
         return {
             "support": self.support, "shape": list(self.shape), "event": list(self.event),
-            "family": type_name(self.family), "parameters": sorted(self.family.parameters()),
+            "q": f"{type_name(self.family)}{self._fixed()} on {self.family.support()}",
+            "parameters": sorted(self.family.parameters()),
         }  # fmt: skip
+
+    def _fixed(self) -> str:
+        fixed = getattr(self.family, "fixed", ())
+        return f"({', '.join(f'{name}={value}' for name, value in fixed)})" if fixed else ""
 
     @property
     def ragged_axes(self) -> tuple[str, ...]:
@@ -101,18 +107,21 @@ class Latent:
         raw = generator.normal(size=biject_to(target).inverse_shape(shape))
         return np.asarray(biject_to(target)(jnp.asarray(raw, float)))
 
-    def start(self, name: str, lengths: dict[str, int], key: Key) -> dict[str, Array]:
-        """Unconstrained starting parameters: the user's `init=`, else random (Algorithm 1)."""
+    def random_start(self, name: str, lengths: dict[str, int], key: Key) -> dict[str, Array]:
+        """Unconstrained random parameters (Algorithm 1)."""
         shape = self.padded(lengths)
         entries = self.family.parameters()
+        return {p: self._random(entry, shape, fold(key, name, p), lengths) for p, entry in entries.items()}
+
+    def given_start(self, name: str, lengths: dict[str, int]) -> dict[str, Array]:
+        """The unconstrained parameters that the user's `init=` fixes."""
         if self.init is None:
-            return {p: self._random(entry, shape, fold(key, name, p), lengths) for p, entry in entries.items()}
+            return {}
         given = self.init if isinstance(self.init, dict) else self._centred(name)
-        missing = {p: e for p, e in entries.items() if p not in given}
-        raw = {p: self._random(e, shape, fold(key, name, p), lengths) for p, e in missing.items()}
+        raw = {}
         for p, value in given.items():
-            entry = entries[p]
-            target = shape + entry.shape
+            entry = self.family.parameters()[p]
+            target = self.padded(lengths) + entry.shape
             try:
                 full = jnp.broadcast_to(jnp.asarray(value, float), target)
             except ValueError:
@@ -121,16 +130,24 @@ class Latent:
                 ) from None
             raw[p] = entry.unconstrain(full)
             if not bool(jnp.all(jnp.isfinite(raw[p]))):
-                raise ValueError(f"init of {name!r} is outside the support: {p} = {np.asarray(value)!r}")
+                raise ValueError(
+                    f"init of {name!r}: {p} = {np.asarray(value)} is not inside {entry.constraint}; "
+                    "move it off the boundary"
+                )
         return raw
 
     def _centred(self, name: str) -> Params:
+        if np.asarray(self.init).dtype.kind not in "biuf":
+            raise TypeError(f"init of {name!r} must be a value or a dict of parameters, got {self.init!r}")
         value = jnp.asarray(self.init)
         if not self.family.discrete:
             value = value.astype(float)
         checked = self.family.support()(value)
         if not bool(jnp.all(checked)):
-            raise ValueError(f"init of {name!r} is outside its support {self.support}: {np.asarray(value)!r}")
+            raise ValueError(
+                f"init of {name!r} is outside its support {self.family.support()}: {np.asarray(value)}; "
+                "choose a value inside"
+            )
         params = self.family.centred(value)
         if params is None:
             raise ValueError(

@@ -131,8 +131,10 @@ class Problem:
                 f"{name} asked for {error.args[0]!r}, which is neither a latent ({self._listed()}) nor a field of "
                 "the data; check its spelling and the declaration of the model"
             ) from error
-        except (TypeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
             error.add_note(f"This came from {name}. Latents: {self._listed()}.")
+            if isinstance(error, jax.errors.ConcretizationTypeError):
+                error.add_note("JAX traces the function once for all values: write jnp.where(...) in place of `if`.")
             raise
         return _named_terms(name, result)
 
@@ -193,7 +195,10 @@ def _named_terms(name: str, result: Any) -> Terms:
         except (TypeError, ValueError):
             raise TypeError(f"{label} must be a number or an array, got {type(leaf).__name__}") from None
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise TypeError(f"{label} must be a log density, a real number; got {array.dtype} of shape {array.shape}")
+            raise TypeError(
+                f"{label} must be a log density, a real number; got {array.dtype} of shape {array.shape}. "
+                "Return floats: 0.0 in place of 0, or value.astype(float)"
+            )
         terms[label] = array
     return terms
 
@@ -205,7 +210,11 @@ def _callable(name: str, function: Any) -> Any:
 
 
 def _latents(where: str, latents: Mapping[str, Any]) -> dict[str, Latent]:
+    if not isinstance(latents, Mapping):
+        raise TypeError(f'{where} must be a dict such as {{"w": bbvi.real(3)}}, got {type(latents).__name__}')
     for name, latent in latents.items():
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f"{where}: a latent's name is a string without a slash, got {name!r}")
         if not isinstance(latent, Latent):
             raise TypeError(
                 f"{where}: unknown keyword or wrong declaration {name}={latent!r}; "

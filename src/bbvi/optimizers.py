@@ -83,29 +83,40 @@ def check_optimizer(optimizer: Any, locals_: Families) -> None:
     if not locals_:
         return
     generator = np.random.default_rng(0)
-    shapes = {
-        name: {p: (3, *entry.raw_shape()) for p, entry in family.parameters().items()}
-        for name, family in locals_.items()
-    }
-
-    def random() -> Lambda:
-        is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
-        return jax.tree.map(lambda s: jnp.asarray(generator.normal(size=s), float), shapes, is_leaf=is_shape)
-
-    rows, together = random(), None
+    rows = together = _random(locals_, 3, generator)
     state_rows, state_together = init_rows(optimizer, rows), optimizer.init(rows)
-    together = rows
-    for _ in range(2):
-        gradient = random()
+    # gradients of many sizes: clipping shows itself on large ones only
+    for size in (1.0, 1e8, 1.0):
+        gradient = jax.tree.map(lambda leaf, size=size: size * leaf, _random(locals_, 3, generator))
         rows, state_rows = ascend_rows(optimizer, gradient, state_rows, rows, locals_)
         together, state_together = ascend(optimizer, gradient, state_together, together, locals_)
-    gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), rows, together)
+    gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b) / (1 + jnp.abs(b))), rows, together)
     if not max(float(gap) for gap in jax.tree.leaves(gaps)) < 1e-4:
         raise ValueError(
             "this optimizer's update of one row depends on the other rows (a global norm, a trust ratio or shared "
             "noise does that), so it cannot step the rows of a batch on their own; use an elementwise one, such as "
             "bbvi.adagrad(1.0) or optax.adam(0.01)"
         )
+
+
+def behaviour(optimizer: optax.GradientTransformation, families: Families) -> Lambda:
+    """Where an optimiser goes under a few fixed gradients: a transformation has no other name to know it by."""
+    generator = np.random.default_rng(0)
+    params = _random(families, 1, generator)
+    state = optimizer.init(params)
+    for _ in range(3):
+        params, state = ascend(optimizer, _random(families, 1, generator), state, params, families)
+    return params
+
+
+def _random(families: Families, num_rows: int, generator: np.random.Generator) -> Lambda:
+    return {
+        name: {
+            p: jnp.asarray(generator.normal(size=(num_rows, *entry.raw_shape())), float)
+            for p, entry in family.parameters().items()
+        }
+        for name, family in families.items()
+    }
 
 
 def _positive(where: str, name: str, value: float) -> None:

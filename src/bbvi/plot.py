@@ -11,6 +11,7 @@ def plot_history(posterior: Any) -> Any:
     from matplotlib.figure import Figure
 
     history = posterior.history
+    history = history[np.isfinite(history["elbo"])]  # the step that broke a fit has no ELBO
     figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])

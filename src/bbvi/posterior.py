@@ -87,6 +87,9 @@ class Posterior:
 
     def replace(self, params: Lambda) -> "Posterior":
         """The same q at another lambda; `log_prob` is differentiable in it."""
+        shapes = [jax.tree.map(jnp.shape, dict(tree)) for tree in (params, self.params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"replace: expected parameters of shapes {shapes[1]}, got {shapes[0]}")
         new = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
         return Posterior(
             self._problem, new, data=self._data, groups=self._groups, lengths=self._lengths,
@@ -96,7 +99,7 @@ class Posterior:
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
         """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
         key, samples = fold(seed_key(seed), "sample"), jnp.arange(n, dtype=jnp.uint32)
-        draws, lengths = MonteCarlo(max(1, n)), self._problem.lengths
+        draws, lengths = MonteCarlo(n), self._problem.lengths
 
         def one(name: str, latent: Latent, params: Any, at: Array) -> Array:
             u = draw_latent(draws, name, latent, params, key=fold(at, name), group=0, samples=samples, lengths=lengths)
@@ -126,8 +129,8 @@ class Posterior:
 
     def quantile(self, p: float, *, groups: Any = None) -> Table:
         """Marginal posterior quantile of each latent."""
-        if not 0 <= p <= 1:
-            raise ValueError(f"quantile: p must be between 0 and 1, got {p}")
+        if not (isinstance(p, (int, float, np.number)) and 0 <= p <= 1):
+            raise ValueError(f"quantile: p must be a number between 0 and 1, got {p!r}")
         return self._statistic(
             "quantile", lambda latent, params: latent.family.quantile(params, p), lambda x: np.quantile(x, p, axis=0), groups
         )
@@ -205,7 +208,7 @@ class Posterior:
 
     def _repr_html_(self) -> str:
         verdict = "converged" if self.converged else "<b>not converged</b>"
-        return f"<p>{verdict}: {self.stopped}; {self._num_steps()} steps</p>{self.summary().to_html()}"
+        return f"<p>{verdict}: {self.stopped}; {self._num_steps()} steps</p>{self.summary()._repr_html_()}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write lambda, history and verdict to a file of plain arrays; read it with `bbvi.load`."""
@@ -222,8 +225,10 @@ class Posterior:
         numbers = np.atleast_1d(np.asarray(groups))
         if not self._problem.locals:
             raise ValueError("groups= restricts local latents, and this model has none")
+        if numbers.dtype.kind not in "iu" or numbers.ndim > 1:
+            raise TypeError(f"groups= takes a group's number or a list of them, got {groups!r}")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.num_groups):
-            raise IndexError(f"groups={groups!r}: there are {self.num_groups} groups")
+            raise IndexError(f"groups={groups!r}: there are {self.num_groups} groups, numbered from 0")
         return numbers
 
     def _rows(self, name: str, groups: Any) -> tuple[Any, np.ndarray]:

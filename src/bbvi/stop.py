@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 
 from bbvi.gradient import Estimate
@@ -56,6 +57,10 @@ class ParameterChange(AbstractStop):
 
     tolerance: float = 0.01
 
+    def __check_init__(self):
+        if not (isinstance(self.tolerance, (int, float)) and self.tolerance > 0):
+            raise ValueError(f"ParameterChange: tolerance must be a positive number, got {self.tolerance!r}")
+
     def init(self, params):
         return None
 
@@ -80,8 +85,8 @@ class Budget(AbstractStop):
     def __check_init__(self):
         if self.steps is None and self.seconds is None:
             raise ValueError("Budget needs steps= or seconds=")
-        if self.steps is not None and (int(self.steps) != self.steps or self.steps < 0):
-            raise ValueError(f"Budget: steps must be an integer of 0 or more, got {self.steps}")
+        if self.steps is not None and (not isinstance(self.steps, (int, np.integer)) or self.steps < 0):
+            raise ValueError(f"Budget: steps must be an integer of 0 or more, got {self.steps!r}")
         if self.seconds is not None and not self.seconds >= 0:
             raise ValueError(f"Budget: seconds must be 0 or more, got {self.seconds}")
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,14 @@ def describe(model: Any) -> dict[str, Any]:
     }
 
 
-def check_same_model(path: Any, saved: dict[str, Any], model: Any) -> None:
+def check_same_model(
+    path: Any, saved: dict[str, Any], model: Any, parts: Sequence[str] = ("globals", "locals")
+) -> None:
     """Raise, naming the first difference, if a file belongs to another model."""
     here = describe(model)
     if saved["model"] != here["model"]:
         raise ValueError(f"{path} belongs to a {saved['model']}, but the model given is a {here['model']}")
-    for part in ("globals", "locals"):
+    for part in parts:
         for name in sorted(set(saved[part]) | set(here[part])):
             one, other = saved[part].get(name), here[part].get(name)
             if one != other:
@@ -101,4 +104,7 @@ def check_same_model(path: Any, saved: dict[str, Any], model: Any) -> None:
 
 
 def _short(latent: dict[str, Any] | None) -> str:
-    return "absent" if latent is None else f"{latent['support']}{tuple(latent['shape'])} with q={latent['family']}"
+    if latent is None:
+        return "absent"
+    vector = f" of vectors {tuple(latent['event'])}" if latent["event"] else ""
+    return f"{latent['support']}{tuple(latent['shape'])}{vector} with q={latent['q']}"

@@ -141,6 +141,8 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
     for name, constraint in q.arg_constraints.items():
         if name in fixed:
             continue
+        if isinstance(q.support, type(constraints.dependent)) and isinstance(constraint, type(constraints.dependent)):
+            raise _moving_support(q)
         if constraint.is_discrete:
             raise TypeError(
                 f"{q.__name__}'s argument {name!r} is an integer and cannot be fitted: fix it, "
@@ -169,7 +171,11 @@ def _refuse_moving_support(q: type[dist.Distribution], family: NumpyroFamily) ->
     ones = {name: jnp.ones(()) for name in family.parameters()}
     here, there = family.support(), family._build(ones).support
     if here != there:
-        raise TypeError(
-            f"the support of {q.__name__} moves with its parameters, so its score does not have mean zero; "
-            "fix those arguments with functools.partial or choose another family"
-        )
+        raise _moving_support(q)
+
+
+def _moving_support(q: type[dist.Distribution]) -> TypeError:
+    return TypeError(
+        f"the support of {q.__name__} moves with its parameters, so its score does not have mean zero; "
+        "fix those arguments with functools.partial or choose another family"
+    )

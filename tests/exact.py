@@ -1,0 +1,250 @@
+"""Small models whose ELBO and expected gradient can be summed exactly, and the machinery to do it."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+import bbvi
+from bbvi.blankets import find_blankets
+from bbvi.counter import seed_key
+from bbvi.draws import AbstractDraws
+from bbvi.evaluate import Batch, Target
+from bbvi.groups import AbstractGroups
+from bbvi.model import bind
+from bbvi.moments import full_gradient
+from bbvi.posterior import first_row, own_lengths
+
+# ---- draws that are given, not drawn ------------------------------------------------------------------------
+
+
+class Given(AbstractDraws):
+    """Draws from a table: (*factors, samples) for globals, (group, *factors, samples) for locals."""
+
+    num: int = eqx.field(static=True)
+    table: dict[str, jax.Array]
+    locals: tuple[str, ...] = eqx.field(static=True)
+    chunk: int | None = eqx.field(static=True, default=None)
+
+    def sample(self, name, family, params, address):
+        table = self.table[name]
+        if name in self.locals:
+            return table.reshape(table.shape[0], -1, self.num)[address.group, address.element, address.sample]
+        return table.reshape(-1, self.num)[address.element, address.sample]
+
+
+# ---- models -------------------------------------------------------------------------------------------------
+
+
+def chain():
+    """Three coupled bits, one term for each pair."""
+    coupling = jnp.array([0.9, -0.7])
+
+    def log_joint(z, bias):
+        x = z["x"]
+        return {"field": bias * x, "edges": coupling * x[1:] * x[:-1]}
+
+    return bbvi.Model(log_joint, x=bbvi.binary(3)), jnp.array([0.4, -0.3, 0.8])
+
+
+def categories():
+    """Two categorical latents that a bit couples, one of them read through a table."""
+    table = jnp.array([[0.3, -1.0, 0.6], [1.1, 0.2, -0.4]])
+
+    def log_joint(z, data):
+        return [table[z["b"], z["c"][0]], table[0, z["c"]] * data, 0.5 * z["b"]]
+
+    return bbvi.Model(log_joint, b=bbvi.binary(), c=bbvi.categorical(3, 2)), jnp.array([0.7, -1.2])
+
+
+def counts():
+    """A Poisson count that a bit thins."""
+
+    def log_joint(z, y):
+        n = z["n"]
+        return {
+            "n": dist.Poisson(1.3).log_prob(n),
+            "b": dist.Bernoulli(0.3).log_prob(z["b"]),
+            "y": dist.Normal(n * (1.0 + z["b"]), 1.5).log_prob(y),
+        }
+
+    return bbvi.Model(log_joint, n=bbvi.count(init={"rate": 0.5}), b=bbvi.binary()), jnp.array(2.0)
+
+
+def groups():
+    """Two global bits, three groups of two local bits."""
+    return (
+        bbvi.HierarchicalModel(
+            log_prior=lambda beta: jnp.array([0.5, -0.2]) * beta["w"],
+            log_local=lambda beta, z, row: {"z": 0.6 * z["z"] * (2 * beta["w"] - 1), "pair": 0.4 * z["z"][0] * z["z"][1]},
+            log_likelihood=lambda beta, z, row: dist.Normal(z["z"] + 0.5 * beta["w"][0], 1.0).log_prob(row["y"]),
+            globals={"w": bbvi.binary(2)},
+            locals={"z": bbvi.binary(2)},
+        ),
+        {"y": jnp.array([[0.2, 1.4], [-0.5, 0.9], [1.8, 0.1]])},
+    )
+
+
+def ragged_groups():
+    """One global bit, groups of one and two visits, padded to two."""
+    cohort = bbvi.ragged(visit={"y": [[0.7], [1.6, -0.4], [0.3]]})
+
+    def log_local(beta, z, row):
+        return jnp.where(row["mask"]["visit"], 0.8 * z["z"] * beta["w"], 0)
+
+    def log_likelihood(beta, z, row):
+        return jnp.where(row["mask"]["visit"], dist.Normal(z["z"] + 0.0, 1.0).log_prob(row["y"]), 0)
+
+    return (
+        bbvi.HierarchicalModel(
+            log_prior=lambda beta: 0.3 * beta["w"],
+            log_local=log_local,
+            log_likelihood=log_likelihood,
+            globals={"w": bbvi.binary()},
+            locals={"z": bbvi.binary("visit")},
+        ),
+        cohort,
+    )
+
+
+FLAT = {"chain": chain, "categories": categories, "counts": counts}
+HIERARCHICAL = {"groups": groups, "ragged_groups": ragged_groups}
+
+
+# ---- enumeration --------------------------------------------------------------------------------------------
+
+
+class Exact:
+    """A bound model at a fixed lambda, with sums over all outcomes of the latents."""
+
+    def __init__(self, model: Any, data: Any):
+        self.model = model
+        self.problem, self.data, self.groups = bind(model, data)
+        row = None if self.groups is None else first_row(self.groups)
+        blankets, floats = find_blankets(self.problem, self.data, row)
+        self.target = Target(self.problem, blankets, floats, True)
+        start = bbvi.fit(model, data, stop=bbvi.Budget(steps=0), seed=3)
+        self.params = start._params
+        self.posterior = start
+        self.lengths = own_lengths(self.groups)
+
+    def values(self, name: str) -> np.ndarray:
+        """The values a factor of this latent can take, until less than 1e-12 of q is left."""
+        latent = self.problem.latents[name]
+        if latent.support == "categorical":
+            return np.arange(latent.family.k)
+        if latent.support == "binary":
+            return np.arange(2)
+        rate = float(jnp.exp(jnp.max(self.posterior.params[name]["rate"])))
+        tail = [n for n in range(200) if 1 - float(np.exp(_log_poisson_cdf(n, rate))) < 1e-12]
+        return np.arange(tail[0] + 1)
+
+    def outcomes(self) -> dict[str, np.ndarray]:
+        """All outcomes of all latents, {latent: (outcome, [group,] *factors)}; padding stays 0."""
+        slots = []
+        for name in self.problem.latents:
+            shape = self.problem.shape(name)
+            if name in self.problem.globals:
+                slots += [(name, index) for index in np.ndindex(*shape)]
+                continue
+            for group in range(self.problem.num_groups):
+                for index in np.ndindex(*shape):
+                    axes = self.problem.latents[name].shape
+                    own = [self.lengths[a][group] if isinstance(a, str) else a for a in axes]
+                    if all(i < size for i, size in zip(index, own, strict=True)):
+                        slots.append((name, (group, *index)))
+        combos = np.array(list(itertools.product(*[self.values(name) for name, _ in slots])), np.int32)
+        out = {}
+        for name in self.problem.latents:
+            lead = (self.problem.num_groups,) if name in self.problem.locals else ()
+            out[name] = np.zeros((len(combos), *lead, *self.problem.shape(name)), np.int32)
+        for column, (name, index) in enumerate(slots):
+            out[name][(slice(None), *index)] = combos[:, column]
+        return out
+
+    def log_joint(self, z: dict[str, Any]) -> jax.Array:
+        """log p(x, z) of one outcome, all groups included, summed without any of the library's blankets."""
+        beta = {name: z[name] for name in self.problem.globals}
+        total = sum(term.sum() for term in self.problem.prior_terms(beta, self.data).values())
+        if self.groups is not None:
+            rows = self.groups.take(np.arange(self.problem.num_groups))
+            local = {name: z[name] for name in self.problem.locals}
+            terms = jax.vmap(lambda zi, row: self.problem.group_terms(beta, zi, row))(local, rows)
+            total = total + sum(term.sum() for term in terms.values())
+        return total
+
+    def log_q(self, params: Any, z: dict[str, Any]) -> jax.Array:
+        return self.posterior.replace(params).log_prob(z)
+
+    def probabilities(self) -> np.ndarray:
+        z = jax.tree.map(jnp.asarray, self.outcomes())
+        return np.exp(np.asarray(jax.vmap(lambda one: self.log_q(self.posterior.params, one))(z), np.float64))
+
+    def gradient(self) -> Any:
+        """The gradient of the enumerated ELBO."""
+        z = jax.tree.map(jnp.asarray, self.outcomes())
+        log_p = jax.vmap(self.log_joint)(z)
+
+        def elbo(params):
+            log_q = jax.vmap(lambda one: self.log_q(params, one))(z)
+            return jnp.sum(jnp.exp(log_q) * (log_p - log_q))
+
+        return jax.grad(elbo)(self.posterior.params)
+
+    def batch(self, numbers: Any) -> Batch | None:
+        if self.groups is None:
+            return None
+        assert isinstance(self.groups, AbstractGroups)
+        numbers = np.asarray(numbers)
+        rows = jax.tree.map(lambda leaf: leaf[numbers], self.params["locals"])
+        return Batch(jnp.asarray(numbers), self.groups.take(numbers), self.groups.lengths(numbers), rows)
+
+    def expected(self, gradient: Any, num: int = 2, numbers: Any = None, chunk: int | None = None) -> Any:
+        """The estimator's mean over ALL outcomes of `num` independent draws, for one batch of groups."""
+        outcomes, weights = self.outcomes(), self.probabilities()
+        count = len(weights)
+        if numbers is None and self.groups is not None:
+            numbers = np.arange(self.problem.num_groups)
+        batch = self.batch(numbers)
+
+        @jax.jit
+        def one(index: jax.Array) -> Any:
+            table = {name: jnp.moveaxis(jnp.asarray(z)[index], 0, -1) for name, z in outcomes.items()}
+            draws = Given(num, table, tuple(self.problem.locals), chunk)
+            estimate = gradient.estimate(
+                self.target, self.params["globals"], self.data, batch, draws=draws, key=seed_key(0)
+            )
+            groups_ = None if batch is None else batch.groups
+            return full_gradient(estimate, self.params["locals"], groups_, self.problem.num_groups)
+
+        total: Any = None
+        for block in _blocks(count, num):
+            probability = jnp.asarray(np.prod(weights[block], axis=1))
+            found = jax.vmap(one)(jnp.asarray(block))
+            part = jax.tree.map(lambda leaf, p=probability: np.tensordot(np.asarray(p, np.float64), leaf, 1), found)
+            total = part if total is None else jax.tree.map(np.add, total, part)
+        return total
+
+
+def _blocks(count: int, num: int, size: int = 4096) -> Iterator[np.ndarray]:
+    indices = np.indices((count,) * num).reshape(num, -1).T
+    for begin in range(0, len(indices), size):
+        yield indices[begin : begin + size]
+
+
+def _log_poisson_cdf(n: int, rate: float) -> float:
+    from scipy.stats import poisson
+
+    return float(poisson(rate).logcdf(n))
+
+
+def largest_gap(one: Any, other: Any) -> float:
+    """The largest difference between two gradients, over their largest entry."""
+    scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(other))
+    gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), one, dict(other))
+    return max(jax.tree.leaves(gaps)) / scale

@@ -1,0 +1,96 @@
+"""Eq. 3, 6 and 10: the estimators' expectations, by summing over all outcomes of all draws."""
+
+import itertools
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from exact import FLAT, HIERARCHICAL, Exact, largest_gap
+
+import bbvi
+
+UNBIASED = {
+    "Eq. 3": bbvi.Score(rao_blackwell=False, control_variate=None),
+    "Eq. 3, leave-one-out": bbvi.Score(rao_blackwell=False, control_variate=bbvi.LeaveOneOut()),
+    "Eq. 6": bbvi.Score(rao_blackwell=True, control_variate=None),
+    "Eq. 10, leave-one-out": bbvi.Score(rao_blackwell=True, control_variate=bbvi.LeaveOneOut()),
+}
+ROUNDING = 1e-5
+
+_made: dict[str, Exact] = {}
+
+
+def exact(name: str) -> Exact:
+    if name not in _made:
+        _made[name] = Exact(*{**FLAT, **HIERARCHICAL}[name]())
+    return _made[name]
+
+
+@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize("name", [*FLAT, *HIERARCHICAL])
+def test_gradient_is_unbiased_by_enumeration(name, estimator):
+    model = exact(name)
+    assert abs(model.probabilities().sum() - 1) < 1e-5
+    assert largest_gap(model.expected(UNBIASED[estimator], 2), model.gradient()) < ROUNDING
+
+
+@pytest.mark.parametrize("estimator", UNBIASED)
+def test_chunks_of_one_sample_give_the_same_expectation(estimator):
+    model = exact("chain")
+    assert largest_gap(model.expected(UNBIASED[estimator], 2, chunk=1), model.gradient()) < ROUNDING
+
+
+def test_plug_in_is_biased():
+    model = exact("chain")
+    assert largest_gap(model.expected(bbvi.Score(control_variate=bbvi.PlugIn()), 3), model.gradient()) > 0.05
+
+
+def slope_of_eight():
+    """log p - log q = 8 z + const at q = Normal(0, 1): the gradient in the location is 8."""
+    start = {"loc": 0.0, "scale": 1.0}
+    model = bbvi.Model(lambda z, _: 8 * z["z"] + dist.Normal(0, 1).log_prob(z["z"]), z=bbvi.real(init=start))
+    return model, bbvi.fit(model, stop=bbvi.Budget(steps=0))
+
+
+def location_gradient(variate, num, repeats):
+    model, start = slope_of_eight()
+    moments = bbvi.gradient_moments(
+        model, None, start, gradient=bbvi.Score(control_variate=variate), draws=bbvi.MonteCarlo(num), repeats=repeats
+    )
+    return float(moments.mean["z"]["loc"]), float(moments.standard_error["z"]["loc"])
+
+
+def test_plug_in_bias_shrinks_as_one_over_S():
+    biases, errors = zip(*[location_gradient(bbvi.PlugIn(), num, 200_000) for num in (20, 80, 320)], strict=True)
+    biases, errors = np.array(biases) - 8, np.array(errors)
+    assert biases[0] < -20 * errors[0]
+    for k, ratio in ((1, 4.0), (2, 16.0)):
+        # a second-order term of relative size 1/S is allowed for
+        assert abs(biases[k] * ratio / biases[0] - 1) < 0.25 + 4 * errors[k] * ratio / abs(biases[0])
+
+
+def test_leave_one_out_has_no_bias_where_plug_in_has():
+    mean, error = location_gradient(bbvi.PlugIn(), 5, 100_000)
+    assert mean < 8 - 20 * error
+    mean, error = location_gradient(bbvi.LeaveOneOut(), 5, 100_000)
+    assert abs(mean - 8) < 4 * error
+
+
+@pytest.mark.parametrize("name", HIERARCHICAL)
+@pytest.mark.parametrize("estimator", ["Eq. 3", "Eq. 6"])
+def test_padding_value_does_not_matter(name, estimator):
+    """A padded latent's draw takes no part: other values there give the same gradient."""
+    model = exact(name)
+    moved = Exact.__new__(Exact)
+    moved.__dict__ |= model.__dict__
+    outcomes = model.outcomes()
+    for latent_name, latent in model.problem.locals.items():
+        for group, i in itertools.product(range(model.problem.num_groups), range(2)):
+            own = model.lengths[latent.shape[0]][group] if latent.ragged_axes else 2
+            if i >= own:
+                outcomes[latent_name][:, group, i] = 1
+    moved.outcomes = lambda: outcomes
+    moved.probabilities = model.probabilities
+    one, other = model.expected(UNBIASED[estimator], 1), moved.expected(UNBIASED[estimator], 1)
+    jax.tree.map(np.testing.assert_array_equal, one, other)

@@ -35,7 +35,8 @@ DISCRETE = {
     "Poisson": (bbvi.count(), np.arange(40), lambda z: dist.NegativeBinomial2(2.0, 3.0).log_prob(z)),
     "Geometric": (bbvi.count(q=dist.Geometric), np.arange(400), lambda z: dist.Poisson(1.5).log_prob(z)),
 }
-GRIDS = {"StudentT": 3000.0, "Gamma, tiny shape": 2000.0}
+GRIDS = {"StudentT": (-3000.0, 3000.0), "Gamma, tiny shape": (-1500.0, 10.0), "HalfNormal": (1e-9, 40.0)}
+LOGS = ("LogNormal", "Gamma", "Gamma, tiny shape", "GammaE")
 
 
 def parameters(latent):
@@ -45,22 +46,15 @@ def parameters(latent):
 def grid(name):
     """Coordinates fine and wide enough for the trapezoid rule, for families on one real coordinate."""
     latent, _ = CONTINUOUS[name]
-    width = GRIDS.get(name, 30.0)
-    u = np.linspace(-width, width, 400_001)
-    if name in ("HalfNormal",):
-        u = np.linspace(1e-9, 40.0, 400_001)
+    low, high = GRIDS.get(name, (-30.0, 30.0))
+    u = np.linspace(low, high, 400_001)
     return jnp.asarray(u), float(u[1] - u[0]), latent.family
 
 
 def log_mass(name, params, u, family):
     """log q in coordinates: the density of z times |dz/du|."""
-    slope = jax.vmap(jax.grad(lambda v: _value(name, v, family)))(u)
-    return jax.vmap(lambda v: family.log_prob(params, v))(u), jnp.log(jnp.abs(slope))
-
-
-def _value(name, u, family):
-    # exp and not `value`, whose floor has slope 0
-    return jnp.exp(u) if name in ("LogNormal", "Gamma", "Gamma, tiny shape", "GammaE") else family.value(u)
+    log_slope = u if name in LOGS else jnp.log(jnp.abs(jax.vmap(jax.grad(family.value))(u)))
+    return jax.vmap(lambda v: family.log_prob(params, v))(u), log_slope
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
@@ -236,8 +230,8 @@ def test_tiny_gammas_are_floored_and_counted_not_zero():
     assert (values > 0).all()
     assert 0.3 < np.asarray(latent.family.floored(u)).mean() < 0.6
     model = bbvi.Model(lambda z, _: dist.Gamma(0.02, 0.02).log_prob(z["z"]), z=latent)
-    fitted = bbvi.fit(model, stop=bbvi.Budget(steps=3), draws=bbvi.MonteCarlo(200))
-    assert (fitted.history["floored"] > 20).all()
+    fitted = bbvi.fit(model, stop=bbvi.Budget(steps=1), draws=bbvi.MonteCarlo(200))
+    assert fitted.history["floored"].iloc[0] > 50
 
 
 def test_ordered_is_one_factor_with_the_density_of_its_transform():
@@ -254,7 +248,7 @@ def test_ordered_is_one_factor_with_the_density_of_its_transform():
 
 def test_gamma_e_is_the_gamma_of_its_moments():
     d = bbvi.GammaE(jnp.array([2.0, 0.5]), jnp.array([0.5, 3.0]))
-    np.testing.assert_allclose(d.log_prob(jnp.array([1.0, 0.2])), dist.Gamma([8.0, 1 / 12], [4.0, 1 / 6]).log_prob(
+    np.testing.assert_allclose(d.log_prob(jnp.array([1.0, 0.2])), dist.Gamma(jnp.array([8.0, 1 / 12]), jnp.array([4.0, 1 / 6])).log_prob(
         jnp.array([1.0, 0.2])), rtol=1e-5)  # fmt: skip
     draws = d.sample(jax.random.key(0), (40_000,))
     np.testing.assert_allclose(draws.mean(0), [2.0, 0.5], atol=0.05)

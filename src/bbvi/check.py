@@ -40,8 +40,9 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
         z, other = values(problem.locals), values(problem.locals)
         mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
         terms = terms_at(beta, z, row)
-        _check_same(terms, terms_at(beta, mixed, row), int(group), "latents")
-        _check_same(terms, terms_at(beta, z, _other_padding(groups, row, own)), int(group), "data")
+        axis = next(iter(groups.longest))
+        _check_same(terms, terms_at(beta, mixed, row), int(group), "latents", axis)
+        _check_same(terms, terms_at(beta, z, _other_padding(groups, row, own)), int(group), "data", axis)
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
@@ -103,12 +104,12 @@ def _other_padding(groups: Cohort, row: dict[str, Any], own: dict[str, Any]) -> 
     return moved
 
 
-def _check_same(terms: Terms, moved: Terms, group: int, what: str) -> None:
+def _check_same(terms: Terms, moved: Terms, group: int, what: str, axis: str) -> None:
     for name, term in terms.items():
         if not np.array_equal(np.asarray(term), np.asarray(moved[name]), equal_nan=True):
             raise ValueError(
                 f"{name} changes with the padded {what} of group {group}: padding is counted as if it were data. Mask "
-                f'the term before it is summed, for example jnp.where(row["mask"][axis][:, None], term, 0)'
+                f'the term before it is summed: jnp.where(row["mask"][{axis!r}], term, 0), with [:, None] for each further axis'
             )
 
 

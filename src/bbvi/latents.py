@@ -130,9 +130,10 @@ class Latent:
                 ) from None
             raw[p] = entry.unconstrain(full)
             if not bool(jnp.all(jnp.isfinite(raw[p]))):
+                shown, where = (value, entry.constraint) if given is self.init else (self.init, self.family.support())
                 raise ValueError(
-                    f"init of {name!r}: {p} = {np.asarray(value)} is not inside {entry.constraint}; "
-                    "move it off the boundary"
+                    f"init of {name!r}: {p if given is self.init else 'value'} = {np.asarray(shown)} is not strictly "
+                    f"inside {where}; choose a value inside"
                 )
         return raw
 

@@ -70,7 +70,8 @@ class NumpyroFamily(AbstractFamily):
         return self.distribution(**constrain(self, params), **dict(self.fixed), validate_args=False)
 
     def sample(self, params, address: Address):
-        return self._build(params).sample(address.jax_key())
+        drawn = self._build(params).sample(address.jax_key())
+        return drawn.astype(int) if self.discrete else drawn
 
     def value(self, coordinates):
         return coordinates
@@ -102,7 +103,7 @@ class NumpyroFamily(AbstractFamily):
     def quantile(self, params, p):
         try:
             return np.asarray(self._build(params).icdf(jnp.asarray(p)))
-        except NotImplementedError:
+        except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without
             return None
 
 

@@ -1,0 +1,118 @@
+"""Plant errors in the gradient, one at a time, and see that the exact tests notice each of them.
+
+Run `make mutants`. Exit status 0 means that the tests pass on the library as it is and fail on every mutant.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Mutant(NamedTuple):
+    """An edit of one line of the source, and the tests that should see it."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = {
+    "one factor dropped": Mutant(
+        "blankets.py",
+        "for name, pattern in part.get(latent, {}).items():",
+        "for name, pattern in list(part.get(latent, {}).items())[1:]:",
+        "unbiased_by_enumeration or all_batches",
+    ),
+    "one factor counted twice": Mutant(
+        "blankets.py",
+        "total = total + pattern.sum(terms[name])",
+        "total = total + pattern.sum(terms[name]) * (1 + (name == next(iter(part[latent]))))",
+        "unbiased_by_enumeration or all_batches",
+    ),
+    "N/B applied twice": Mutant(
+        "evaluate.py",
+        "log_p = log_p + scale * blankets.log_p(",
+        "log_p = log_p + scale * scale * blankets.log_p(",
+        "all_batches or batches_by_repeats",
+    ),
+    "N/B applied to the rows": Mutant(
+        "evaluate.py",
+        "weight, score = _mask(keep, masked(weight),",
+        "weight, score = _mask(keep, scale * masked(weight),",
+        "all_batches or row_in_the_batch",
+    ),
+    "PlugIn in place of LeaveOneOut": Mutant(
+        "gradient.py",
+        "return NoControlVariate() if self.control_variate is None else self.control_variate",
+        "from bbvi.control_variates import PlugIn\n\n        return NoControlVariate() if self.control_variate is None else PlugIn()",
+        "leave_one_out_has_no_bias or unbiased_by_enumeration or default_gradient_is_unbiased",
+    ),
+    "padding counted in the score": Mutant(
+        "evaluate.py", "    if keep is None:\n", "    if True:\n", "unbiased_by_enumeration or padding"
+    ),
+    "padding counted in log q": Mutant(
+        "evaluate.py",
+        "            keep = latent.mask(problem.lengths, own)[..., None]\n            log_q_i[name]",
+        "            keep = jnp.ones((1,), bool)\n            log_q_i[name]",
+        "padding",
+    ),
+    "a blanket that misses a broadcast": Mutant(
+        "reads.py",
+        "return _select(part, np.broadcast_to(np.arange(part.shape[0]).reshape(shape), target))",
+        "return _select(part, np.zeros(target, int))",
+        "reads_are_exact or unbiased_by_enumeration",
+    ),
+    "log q left out": Mutant(
+        "evaluate.py",
+        "weight = log_p - log_q_i if rao_blackwell",
+        "weight = log_p if rao_blackwell",
+        "unbiased_by_enumeration or default_gradient_is_unbiased",
+    ),
+}
+TESTS = ["tests/test_gradient.py", "tests/test_minibatch.py", "tests/test_families.py", "tests/test_reads.py"]
+
+
+def mutate(name: str, target: Path) -> None:
+    """Write a copy of the source with this error in it."""
+    mutant = MUTANTS[name]
+    shutil.copytree(ROOT / "src" / "bbvi", target / "bbvi")
+    path = target / "bbvi" / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise SystemExit(f"{name}: expected the text once in {mutant.file}, found it {text.count(mutant.old)} times")
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def run(source: Path, selection: str) -> tuple[bool, str]:
+    """Whether the tests pass, and pytest's last line."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-m", "pytest", *TESTS, "-q", "-q", "-k", selection, "-n", "2", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    return done.returncode == 0, f"{len(failed)} tests failed" if failed else done.stdout.strip()[-300:]
+
+
+def main() -> int:
+    healthy = True
+    everything = " or ".join(sorted({mutant.tests for mutant in MUTANTS.values()}))
+    passed, line = run(ROOT / "src", everything)
+    print(f"{'passes' if passed else 'FAILS':9} the library as it is: {line}", flush=True)
+    healthy &= passed
+    for name, mutant in MUTANTS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            mutate(name, Path(folder))
+            passed, line = run(Path(folder), mutant.tests)
+        print(f"{'SURVIVES' if passed else 'caught':9} {name}: {line}", flush=True)
+        healthy &= not passed
+    return 0 if healthy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

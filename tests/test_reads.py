@@ -1,0 +1,116 @@
+"""Section 3.1: who reads whom, against perturbation and against blankets written down by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+from bbvi.blankets import Listed, Reduction, Scattered, recognise
+from bbvi.reads import reads
+
+VECTOR = jax.ShapeDtypeStruct((6,), jnp.float32)
+MATRIX = jax.ShapeDtypeStruct((3, 4), jnp.float32)
+
+CASES = {
+    "elementwise": (lambda x: jnp.exp(x) * 2 + 1, VECTOR),
+    "pairs by slices": (lambda x: x[1:] * x[:-1], VECTOR),
+    "chain by concatenate": (lambda x: x - jnp.concatenate([jnp.ones(1), x[:-1]]), VECTOR),
+    "comparison": (lambda x: jnp.where(x > 0, 1.0, 0.0), VECTOR),
+    "floor": (jnp.floor, VECTOR),
+    "rank-one broadcast": (lambda x: x[:4] + jnp.ones((3, 4)), VECTOR),
+    "outer": (lambda x: x[:, None] * x[None, :], VECTOR),
+    "row sums": (lambda x: x.sum(1), MATRIX),
+    "transpose": (lambda x: x.T * 1.0, MATRIX),
+    "matrix product with a constant": (lambda x: jnp.ones((2, 3)) @ x, MATRIX),
+    "product of two parts": (lambda x: x[:, :2] @ x[:2, 2:], MATRIX),
+    "reverse": (lambda x: x[::-1], VECTOR),
+    "padding": (lambda x: jnp.pad(x, (1, 2)), VECTOR),
+    "maximum over an axis": (lambda x: x.max(0), MATRIX),
+    "scalar against a vector": (lambda x: x[0] * x, VECTOR),
+    "jit inside": (jax.jit(lambda x: jax.nn.softplus(x)), VECTOR),
+    "roll": (lambda x: jnp.roll(x, 1), VECTOR),
+    "clip": (lambda x: jnp.clip(x, 0.2, 0.5), VECTOR),
+}
+CONSERVATIVE = {
+    "sort": (jnp.sort, VECTOR),
+    "scan": (lambda x: jax.lax.scan(lambda c, v: (c + v, c), 0.0, x)[1], VECTOR),
+    "while": (lambda x: jax.lax.while_loop(lambda c: c[0] < 3.0, lambda c: c + 1, x), VECTOR),
+    "table by a latent": (lambda x: jnp.arange(6.0)[x.astype(int) % 6], VECTOR),
+}
+
+
+def by_perturbation(function, like, rounds=30):
+    """Which outputs move when one input moves: all that is read, given enough random points."""
+    rng = np.random.default_rng(0)
+    size = int(np.prod(like.shape))
+    moved = None
+    function = jax.jit(jax.vmap(function))
+    for _ in range(rounds):
+        base = rng.normal(size=like.shape)
+        points = np.repeat(base[None], size + 1, 0)
+        flat = points.reshape(size + 1, size)
+        flat[np.arange(1, size + 1), np.arange(size)] = rng.normal(size=size)
+        out = np.asarray(function(jnp.asarray(points, jnp.float32))).reshape(size + 1, -1)
+        change = (out[1:] != out[0]).T
+        moved = change if moved is None else moved | change
+    return moved
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reads_are_exact(name):
+    function, like = CASES[name]
+    (found,), _ = reads(function, like)
+    np.testing.assert_array_equal(found.toarray(), by_perturbation(function, like))
+
+
+@pytest.mark.parametrize("name", CONSERVATIVE)
+def test_what_has_no_rule_reads_no_less_than_it_does(name):
+    function, like = CONSERVATIVE[name]
+    (found,), _ = reads(function, like)
+    assert (found.toarray() >= by_perturbation(function, like)).all()
+
+
+def test_constants_read_nothing():
+    (found,), _ = reads(lambda x: jnp.arange(3.0) + 1, VECTOR)
+    assert found.nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("term", "factor", "matched"),
+    [((5, 3), (5,), (0,)), ((5, 3), (3,), (1,)), ((5, 3), (5, 2), (0, None)), ((4, 5, 3), (3, 4), (2, 0)), ((4,), (), ())],
+)
+def test_a_reduction_is_recognised_and_sums_right(term, factor, matched):
+    pattern = Reduction(term, factor, matched)
+    pairs = dense(pattern, term, factor)
+    again = recognise(sparse.csr_array(pairs), term, factor)
+    assert isinstance(again, Reduction)
+    assert_sums(again, pairs, term, factor)
+
+
+@pytest.mark.parametrize(("kind", "band"), [(Listed, 2), (Scattered, 15)])
+def test_irregular_patterns_sum_right(kind, band):
+    index = np.arange(40)
+    pairs = np.abs(index[:, None] - index[None, :]) < band
+    pairs[3, 4] = False
+    pattern = recognise(sparse.csr_array(pairs), (40,), (40,))
+    assert isinstance(pattern, kind)
+    assert_sums(pattern, pairs, (40,), (40,))
+    np.testing.assert_array_equal(dense(pattern, (40,), (40,)), pairs)
+
+
+def test_a_factor_without_any_term_gets_zero():
+    pairs = np.zeros((4, 3), bool)
+    pairs[[0, 1], [0, 0]] = pairs[2, 2] = True
+    pattern = recognise(sparse.csr_array(pairs), (4,), (3,))
+    assert_sums(pattern, pairs, (4,), (3,))
+
+
+def dense(pattern, term, factor):
+    return np.stack([pattern.members(i) for i in range(int(np.prod(factor)))], axis=1)
+
+
+def assert_sums(pattern, pairs, term, factor):
+    values = np.random.default_rng(0).normal(size=(*term, 7)).astype(np.float32)
+    expected = pairs.T.astype(float) @ values.reshape(-1, 7)
+    np.testing.assert_allclose(np.asarray(pattern.sum(jnp.asarray(values))).reshape(-1, 7), expected, atol=1e-5)

@@ -27,7 +27,7 @@ from bbvi.model import AnyModel, Model, Problem, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.posterior import Posterior, first_row, own_lengths
 from bbvi.progress import progress_bar
-from bbvi.step import Loop, State
+from bbvi.step import Loop, State, own_copy
 from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
 from bbvi.storage import check_same_model, describe
 
@@ -272,27 +272,31 @@ def _drain(
     limit, seconds = _limits(stops)
     began = saved = time.monotonic()
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
-    steps, stopped = 1, _why(run, state, stops, limit, seconds, began)
+    steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
     while not stopped:
-        room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
         try:
+            room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
             before = time.monotonic()
-            after, record, made = run.loop.run(state, run.key, run.data, run.groups, min(steps, room))
-            count = int(made) + (int(after.broken) >= 0)
-            arrays = {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
-            took = time.monotonic() - before
+            chunk = _chunk(run, state, min(steps, room))
+            if chunk is None:
+                stopped = "interrupted"
+                break
+            after, arrays, interrupted = chunk
+            took, count = time.monotonic() - before, len(arrays["elbo"])
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
-            if int(after.broken) >= 0 and int(after.step) == 0:
-                _explain_start(run)
             # together, so that an interrupt leaves a state and its history
             state, history = after, [*history, arrays]
-            steps = _next_length(steps, took, max(1, count))
+            if int(state.broken) >= 0 and int(state.step) == 0:
+                _explain_start(run)
+            # the first call compiled: its time says nothing
+            steps = 10 if first else _next_length(steps, took, max(1, count))
+            first = False
             if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
                 save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
                 saved = time.monotonic()
-            stopped = _why(run, state, stops, limit, seconds, began)
+            stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupted else "")
             if not stopped:
-                yield _posterior(run, state.params, history, False, "still running")
+                yield _posterior(run, own_copy(state.params), history, False, "still running")
         except KeyboardInterrupt:
             stopped = _why(run, state, stops, limit, seconds, began) or "interrupted"
     if checkpoint is not None and int(state.broken) < 0:
@@ -301,6 +305,21 @@ def _drain(
     converged = fired >= 0 and stops[fired].means_converged
     params = _final_params(run, state, stops[fired], state.stops[fired]) if converged else state.params
     yield _posterior(run, params, history, converged, stopped)
+
+
+def _chunk(run: _Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray], bool] | None:
+    """Run a chunk to its end even if Ctrl-C arrives in it, and say whether it did; None if it had not begun."""
+    result, interrupted = None, False
+    while True:
+        try:
+            result = result or run.loop.run(state, run.key, run.data, run.groups, steps)
+            after, record, made = result
+            count = int(made) + (int(after.broken) >= 0)
+            return after, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}, interrupted
+        except KeyboardInterrupt:
+            if result is None:
+                return None
+            interrupted = True
 
 
 def _explain_start(run: _Run) -> None:
@@ -317,9 +336,7 @@ def _explain_start(run: _Run) -> None:
 
 
 def _next_length(steps: int, took: float, made: int) -> int:
-    if steps == 1:
-        return 10  # the first call compiled: its time says nothing
-    return max(1, min(2 * steps * 5, int(_SECONDS_PER_CHUNK * made / max(took, 1e-6))))
+    return max(1, min(10 * steps, int(_SECONDS_PER_CHUNK * made / max(took, 1e-6))))
 
 
 def _why(

@@ -12,14 +12,14 @@ import pandas as pd
 from jaxtyping import Array, Float
 
 from bbvi.blankets import find_blankets
-from bbvi.counter import fold, seed_key
+from bbvi.counter import Key, fold, seed_key
 from bbvi.draws import MonteCarlo, draw_latent, latent_values, log_q
 from bbvi.elbo import Estimate, Ratios, elbo_samples, from_samples
 from bbvi.evaluate import Lambda
 from bbvi.groups import AbstractGroups
 from bbvi.khat import Khat, flat_khat, hierarchical_khat
 from bbvi.latents import Latent
-from bbvi.model import AnyModel, Model, Problem, bind
+from bbvi.model import AnyModel, Problem, bind
 from bbvi.plot import plot_history
 from bbvi.storage import check_same_model, describe, flatten, read, unflatten, write
 from bbvi.summary import summarise, to_inference_data
@@ -52,12 +52,13 @@ class Posterior:
         data: Any = None,
         groups: AbstractGroups | None = None,
         lengths: dict[str, np.ndarray] | None = None,
+        without_data: bool = False,
         history: Sequence[dict[str, np.ndarray]] = (),
         converged: bool = False,
         stopped: str = "",
     ):
         self._problem, self._params, self._data, self._groups = problem, params, data, groups
-        self._lengths, self._records = lengths or {}, list(history)
+        self._lengths, self._records, self._without_data = lengths or {}, list(history), without_data
         self.model: AnyModel = problem.model
         self.converged, self.stopped = converged, stopped
 
@@ -93,27 +94,20 @@ class Posterior:
         new = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
         return Posterior(
             self._problem, new, data=self._data, groups=self._groups, lengths=self._lengths,
-            history=self._records, converged=self.converged, stopped=self.stopped,
+            without_data=self._without_data, history=self._records, converged=self.converged, stopped=self.stopped,
         )  # fmt: skip
 
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
         """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
-        key, samples = fold(seed_key(seed), "sample"), jnp.arange(n, dtype=jnp.uint32)
-        draws, lengths = MonteCarlo(n), self._problem.lengths
+        return {name: self._draw(name, n, seed, groups) for name in self._problem.latents}
 
-        def one(name: str, latent: Latent, params: Any, at: Array) -> Array:
-            u = draw_latent(draws, name, latent, params, key=fold(at, name), group=0, samples=samples, lengths=lengths)
-            return jnp.moveaxis(latent_values(latent, u), -1, 0)
-
-        out: dict[str, Any] = {}
-        for name, latent in self._problem.globals.items():
-            out[name] = one(name, latent, self._params["globals"][name], key)
-        numbers = self._numbers(groups)
-        for name, latent in self._problem.locals.items():
-            rows = jax.tree.map(lambda leaf: leaf[numbers], self._params["locals"][name])
-            each = jax.vmap(lambda p, g, n=name, latent=latent: one(n, latent, p, fold(key, g)), out_axes=1)
-            out[name] = self._ragged(latent, each(rows, jnp.asarray(numbers)), numbers, 1)
-        return out
+    def _draw(self, name: str, n: int, seed: int | Array, groups: Any) -> Any:
+        key, draws, padded = fold(seed_key(seed), "sample"), MonteCarlo(n), tuple(self._problem.lengths.items())
+        latent = self._problem.latents[name]
+        params, numbers = self._rows(name, groups)
+        if name in self._problem.globals:
+            return _sample(params, key, None, name, latent, draws, padded)
+        return self._ragged(latent, _sample(params, key, jnp.asarray(numbers), name, latent, draws, padded), numbers, 1)
 
     def mean(self, *, groups: Any = None) -> Table:
         """Posterior mean of each latent."""
@@ -156,25 +150,15 @@ class Posterior:
         missing = [name for name in self._problem.latents if name not in z]
         if missing:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
-        value = jnp.zeros(())
+        value, padded = jnp.zeros(()), tuple(self._problem.lengths.items())
         for name, latent in self._problem.latents.items():
             z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
             local = name in self._problem.locals
             expected = ((self.num_groups,) if local else ()) + self._problem.shape(name) + latent.event
             if z_i.shape != expected:
                 raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
-
-            def one(params: Any, z_one: Array, own: Any, latent: Latent = latent) -> Array:
-                inverse = latent.family.coordinates
-                for _ in latent.shape:
-                    inverse = jax.vmap(inverse)
-                log_density = log_q(latent, params, inverse(z_one)[..., None])[..., 0]
-                keep = latent.mask(self._problem.lengths, own) if own else True
-                return jnp.where(keep, log_density, 0).sum()
-
             own = {axis: jnp.asarray(self._lengths[axis]) for axis in latent.ragged_axes}
-            params = self.params[name]
-            value = value + (jax.vmap(one)(params, z_i, own).sum() if local else one(params, z_i, own))
+            value = value + _log_prob(self.params[name], z_i, own, latent, padded, local)
         return value
 
     def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
@@ -216,6 +200,7 @@ class Posterior:
         header = {
             "model": describe(self.model), "num_groups": self.num_groups, "padded": self._problem.lengths,
             "converged": self.converged, "stopped": self.stopped,
+            "has_data": self._without_data or self._data is not None or self._groups is not None,
         }  # fmt: skip
         write(path, "posterior", header, flatten(arrays))
 
@@ -246,7 +231,7 @@ class Posterior:
     def _statistic(
         self, what: str, exact: Callable[[Latent, Any], Any], of_draws: Callable[[np.ndarray], np.ndarray], groups: Any
     ) -> Table:
-        out, refused, drawn = {}, {}, None
+        out, refused = {}, {}
         for name, latent in self._problem.latents.items():
             if latent.support == "categorical":
                 refused[name] = (
@@ -257,9 +242,8 @@ class Posterior:
             value = exact(latent, params)
             local = name in self._problem.locals
             if value is None:
-                drawn = self.sample(_DRAWS_FOR_MOMENTS, groups=groups) if drawn is None else drawn
-                of = drawn[name].padded if isinstance(drawn[name], Ragged) else drawn[name]
-                value = of_draws(np.asarray(of, np.float64))
+                drawn = self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups)
+                value = of_draws(np.asarray(drawn.padded if isinstance(drawn, Ragged) else drawn, np.float64))
             out[name] = self._ragged(latent, value, numbers, 0) if local else value
         return Table(out, refused)
 
@@ -284,10 +268,52 @@ class Posterior:
                     f"data has {problem.num_groups} groups padded to {problem.lengths}, "
                     f"but this posterior was fitted to {self.num_groups} padded to {self._problem.lengths}"
                 )
-        elif groups is None and not isinstance(self.model, Model):
+        elif self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
         _, size = find_blankets(problem, flat, None if groups is None else first_row(groups))
         return Ratios(problem, size), flat, groups
+
+
+# compiled once for a latent and a number of draws, however often they are asked for
+@functools.partial(jax.jit, static_argnames=("name", "latent", "draws", "padded"))
+def _sample(
+    params: Any,
+    key: Key,
+    groups: Array | None,
+    name: str,
+    latent: Latent,
+    draws: MonteCarlo,
+    padded: tuple[tuple[str, int], ...],
+) -> Array:
+    """Draws of one latent, `(draws, ...)`, or of these groups' rows of it, `(draws, group, ...)`."""
+    samples = jnp.arange(draws.num, dtype=jnp.uint32)
+
+    def one(p: Any, at: Key) -> Array:
+        u = draw_latent(
+            draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded)
+        )
+        return jnp.moveaxis(latent_values(latent, u), -1, 0)
+
+    if groups is None:
+        return one(params, key)
+    return jax.vmap(lambda p, group: one(p, fold(key, group)), out_axes=1)(params, groups)
+
+
+@functools.partial(jax.jit, static_argnames=("latent", "padded", "local"))
+def _log_prob(
+    params: Any, z: Array, own: dict[str, Array], latent: Latent, padded: tuple[tuple[str, int], ...], local: bool
+) -> Float[Array, ""]:
+    """log q of one latent, summed over its factors that are not padding."""
+
+    def one(p: Any, z_one: Array, lengths: dict[str, Array]) -> Array:
+        inverse = latent.family.coordinates
+        for _ in latent.shape:
+            inverse = jax.vmap(inverse)
+        log_density = log_q(latent, p, inverse(z_one)[..., None])[..., 0]
+        keep = latent.mask(dict(padded), lengths) if lengths else True
+        return jnp.where(keep, log_density, 0).sum()
+
+    return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
 
 
 def first_row(groups: AbstractGroups) -> Any:
@@ -326,7 +352,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
-        converged=header["converged"], stopped=header["stopped"],
+        without_data=header["has_data"] and data is None, converged=header["converged"], stopped=header["stopped"],
     )  # fmt: skip
 
 

@@ -68,10 +68,11 @@ class Loop:
             "locals": {name: latent.family for name, latent in target.problem.locals.items()},
         }
 
-        def run(state: State, key: Key, data: Any, source: Any, end: Array) -> tuple[State, Record, Array]:
-            return self._run(state, key, data, source, end)
+        def run(kept: tuple[Key, Any, Any, Array], state: State) -> tuple[State, Record, Array]:
+            return self._run(state, *kept)
 
-        self._compiled = eqx.filter_jit(run)
+        # the state's buffers are given away: a step must not copy the rows of all groups
+        self._compiled = eqx.filter_jit(run, donate="all-except-first")
 
     def init(self, params: dict[str, Lambda]) -> State:
         """The state before the first step."""
@@ -81,19 +82,22 @@ class Loop:
             "locals": init_rows(self.optimizer, params["locals"]),
         }
         stops = tuple(stop.init(fitted) for stop in self.stops)
-        nothing = jnp.int32(-1)
-        return State(params, optimizer, stops, jnp.int32(0), nothing, nothing)
+        state = State(params, optimizer, stops, jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
+        return own_copy(state)
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """The batch of a step."""
         return draw_groups(key, step, self.target.problem.num_groups, self.batch_size)
 
     def run(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int):
-        """Make up to `steps` steps, fewer when a rule fires; the state, the record, and how many were made."""
+        """Make up to `steps` steps, fewer when a rule fires; the state, the record, and how many were made.
+
+        The state handed in is used up.
+        """
         source: Any = groups
         if isinstance(groups, Stream):
             source = self.prefetch(groups, key, int(state.step), steps)
-        return self._compiled(state, key, data, source, state.step + steps)
+        return self._compiled((key, data, source, state.step + steps), state)
 
     def prefetch(self, groups: Stream, key: Key, step: int, steps: int) -> Prefetched:
         """The rows of the next steps' batches, filled up to the capacity so that shapes do not change."""
@@ -188,6 +192,11 @@ class Loop:
             finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(seen)] or [jnp.bool_(True)])
             broken = jnp.where(jnp.all(finite), broken, number)
         return broken
+
+
+def own_copy(tree: Any) -> Any:
+    """A copy that shares no buffer with anything, nor any two of its leaves with each other."""
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _scatter(rows: Any, groups: Array, new: Any) -> Any:

@@ -38,8 +38,9 @@ def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
     frame = frame[[c for c in order if c in frame.columns]]
     if "mode" in frame:
         frame["mode"] = frame["mode"].astype("Int64")
-    frame.attrs["note"] = "; ".join(notes)
-    return _Summary(frame)
+    summary = _Summary(frame)
+    summary.attrs["note"] = "; ".join(notes)
+    return summary
 
 
 class _Summary(pd.DataFrame):

@@ -1,0 +1,229 @@
+"""A run that was stopped, interrupted or killed goes on bit by bit where it stood."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+from checkpoint_worker import STEPS, Y, model, run
+
+import bbvi
+from bbvi.storage import read
+
+WORKER = Path(__file__).with_name("checkpoint_worker.py")
+
+
+def assert_same_run(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    columns = ["elbo", "elbo_error", "change", "floored"]
+    np.testing.assert_array_equal(one.history[columns], other.history[columns])
+    assert (np.diff(one.history["seconds"]) > 0).all()
+    assert (one.converged, one.stopped) == (other.converged, other.stopped)
+
+
+# ---- stopping and going on ----------------------------------------------------------------------------------------
+
+
+def test_a_run_in_four_parts_is_the_run_in_one(tmp_path):
+    for steps in (1, 8, 30, 45):
+        resumed = run(tmp_path / "state.npz", steps=steps)
+        assert len(resumed.history) == steps
+    assert_same_run(resumed, run(steps=45))
+
+
+def test_going_on_with_the_same_budget_makes_no_step(tmp_path):
+    first, again = (run(tmp_path / "state.npz", steps=12) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
+    assert first.history.equals(again.history)
+
+
+def test_a_converged_run_stays_converged_with_its_averages(tmp_path):
+    first, again = (run(tmp_path / "state.npz", stop=bbvi.Converged(1.0)) for _ in range(2))
+    assert first.converged
+    assert len(first.history) < STEPS
+    assert_same_run(first, again)
+
+
+def test_a_run_with_a_checkpoint_is_the_run_without(tmp_path):
+    assert_same_run(run(tmp_path / "state.npz", steps=20), run(steps=20))
+
+
+# ---- another run on the same path ---------------------------------------------------------------------------------
+
+
+def other_model():
+    return bbvi.HierarchicalModel(
+        log_prior=lambda beta: -(beta["m"] ** 2),
+        log_local=lambda beta, z, y: -z["t"],
+        log_likelihood=lambda beta, z, y: z["t"] * y,
+        globals={"m": bbvi.real()},
+        locals={"t": bbvi.positive()},
+    )
+
+
+def other_start():
+    changed = model()
+    return bbvi.HierarchicalModel(
+        log_prior=changed.log_prior, log_local=changed.log_local, log_likelihood=changed.log_likelihood,
+        globals={"m": bbvi.real(init=3.0)}, locals={"t": bbvi.real()},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("state") / "state.npz"
+    run(path, steps=2)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 2}, "belongs to a run with another seed: .*repeat the same call to go on with it, or give another path"),
+        ({"data": Y + 1}, "a run with another data: checksum"),
+        ({"data": Y.astype(np.float32).reshape(6, 1)}, "a run with another data: checksum"),
+        ({"draws": bbvi.MonteCarlo(11)}, r"another draws: MonteCarlo\(num=10.*there, MonteCarlo\(num=11"),
+        ({"batch_size": 3}, "another batch_size: 2 there, 3 here"),
+        ({"gradient": bbvi.Score(control_variate=None)}, "another gradient: .*LeaveOneOut.* there, .*None.* here"),
+        ({"stop": bbvi.Converged(1e-8)}, r"another stop: .*tolerance=1e-09.* there, .*tolerance=1e-08.* here"),
+        ({"stop": bbvi.ParameterChange(1e-9)}, "another stop: .* here"),
+        ({"optimizer": bbvi.adagrad(0.5)}, "another optimizer: checksum"),
+        ({"optimizer": optax.adam(0.1)}, "another optimizer: checksum"),
+        ({"of": other_model}, r"belongs to another model: latent 't' is real\(\).* there and positive\(\).* here"),
+        ({"of": other_start}, "another start: checksum"),
+    ],
+)
+def test_another_run_on_the_same_path_is_refused_naming_the_difference(checkpoint, changes, message):
+    before = checkpoint.read_bytes()
+    with pytest.raises(ValueError, match=message):
+        run(checkpoint, **({"steps": 2} | changes))
+    assert checkpoint.read_bytes() == before
+
+
+def test_a_corrupt_checkpoint_is_refused_and_left_alone(checkpoint, tmp_path):
+    whole, path = checkpoint.read_bytes(), tmp_path / "state.npz"
+    for content in (b"", b"nonsense", whole[: len(whole) // 2], whole[:200] + b"\x00" * 50 + whole[250:]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a readable bbvi checkpoint: it is corrupt, truncated or"):
+            run(path, steps=2)
+        assert path.read_bytes() == content
+
+
+# ---- interrupts and crashes ---------------------------------------------------------------------------------------
+
+
+class Interrupting:
+    """Groups on some disk, and Ctrl-C at the 20th time that they are asked for."""
+
+    def __init__(self):
+        self.fetched = 0
+
+    def __len__(self):
+        return len(Y)
+
+    def __getitem__(self, indices):
+        self.fetched += 1
+        if self.fetched == 20:
+            signal.raise_signal(signal.SIGINT)
+        return Y[indices]
+
+
+def test_ctrl_c_returns_the_posterior_so_far(tmp_path):
+    path = tmp_path / "state.npz"
+    posterior = run(path, steps=40, data=Interrupting())
+    assert posterior.stopped == "interrupted"
+    assert not posterior.converged
+    num = len(posterior.history)
+    assert 0 < num < 20
+    jax.tree.map(np.testing.assert_array_equal, posterior.params, run(steps=num).params)
+    assert_same_run(run(path, steps=40, data=Interrupting()), run(steps=40))
+
+
+def test_ctrl_c_at_any_moment_leaves_a_state_and_its_history(tmp_path):
+    path = tmp_path / "state.npz"
+
+    def interrupt():
+        while not path.exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    posterior = bbvi.fit(
+        model(), Y, batch_size=2, draws=bbvi.MonteCarlo(10), seed=1, checkpoint=path, checkpoint_seconds=0,
+        stop=[bbvi.Converged(1e-9), bbvi.Budget(seconds=100)],
+    )  # fmt: skip
+    thread.join()
+    assert posterior.stopped == "interrupted"
+    num = len(posterior.history)
+    assert int(read(path, "checkpoint")[1]["history/elbo"].shape[0]) == num
+    jax.tree.map(np.testing.assert_array_equal, posterior.params, run(steps=num).params)
+
+
+def test_a_crash_between_writing_and_renaming_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "state.npz"
+    run(path, steps=5)
+    before = path.read_bytes()
+
+    def crash(*_):
+        raise OSError("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(OSError, match="the power went"):
+            run(path, steps=20)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["state.npz"]
+    assert_same_run(run(path, steps=20), run(steps=20))
+
+
+def kill_and_go_on(directory, kills, seed):
+    """Kill a worker again and again: the steps that each left behind, and the posterior of the last one."""
+    state, result, generator, steps = directory / "state.npz", directory / "posterior.npz", np.random.default_rng(seed), []
+
+    def start(seconds_per_chunk):
+        command = [sys.executable, str(WORKER), str(state), str(result), str(seconds_per_chunk)]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    for _ in range(kills):
+        before = state.stat().st_mtime_ns if state.exists() else 0
+        worker = start(1e-9)
+        if generator.uniform() < 0.2:  # at its start
+            time.sleep(generator.uniform(0, 4))
+        else:  # once it writes
+            while worker.poll() is None and (not state.exists() or state.stat().st_mtime_ns == before):
+                time.sleep(0.005)
+            time.sleep(generator.uniform(0, 0.15))
+        worker.kill()
+        _, errors = worker.communicate()
+        assert worker.returncode == -signal.SIGKILL, errors[-2000:]
+        steps.append(len(read(state, "checkpoint")[1]["history/elbo"]) if state.exists() else 0)
+    worker = start(0.3)
+    _, errors = worker.communicate()
+    assert worker.returncode == 0, errors[-2000:]
+    return steps, bbvi.load(result, model())
+
+
+def check_kills(directory, kills, seed):
+    steps, finished = kill_and_go_on(directory, kills, seed)
+    assert steps == sorted(steps)
+    assert 0 < steps[-1] < STEPS
+    assert len(set(steps)) > kills // 3, "most lives made some steps"
+    assert_same_run(finished, run())
+
+
+def test_a_run_killed_20_times_ends_with_the_bits_of_one_never_killed(tmp_path):
+    check_kills(tmp_path, 20, 0)
+
+
+@pytest.mark.slow
+def test_a_run_killed_100_times_ends_with_the_bits_of_one_never_killed(tmp_path):
+    check_kills(tmp_path, 100, 1)

@@ -1,0 +1,97 @@
+"""The examples reach the answers they claim, and the pages about them are whole."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bbvi
+
+ROOT = Path(__file__).parent.parent
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_eight_schools_has_the_exact_means_of_the_schools_and_a_bound_on_the_evidence():
+    module = example("eight_schools")
+    mean, sd, log_evidence = module.exact(module.EFFECT, module.STANDARD_ERROR)
+    posterior = module.main()
+    assert posterior.converged
+    np.testing.assert_array_less(np.abs(posterior.mean()["theta"] - mean[2:]), 0.3 * sd[2:])
+    assert log_evidence - 3 < posterior.elbo(1000) < log_evidence
+    assert posterior.khat() > 0.7
+
+
+def test_gamma_poisson_has_the_exact_rates():
+    module = example("gamma_poisson")
+    mean, sd = module.exact(module.TIME, module.FAILURES)
+    posterior = module.main()
+    assert posterior.converged
+    np.testing.assert_array_less(np.abs(posterior.mean()["rate"] - mean[2:]), 0.1 * sd[2:])
+    np.testing.assert_allclose(posterior.sd()["rate"], sd[2:], rtol=0.1)
+
+
+def test_mixture_finds_the_components():
+    module = example("mixture")
+    posterior = module.main()
+    _, component = module.simulate(200, seed=4)
+    assert np.mean(posterior.probs()["component"].argmax(1) == component) > 0.97
+    for name, truth in (("weight", module.WEIGHT), ("centre", module.CENTRE), ("spread", module.SPREAD)):
+        np.testing.assert_array_less(np.abs(posterior.mean()[name] - truth), 4 * posterior.sd()[name])
+
+
+def test_minibatches_of_ragged_groups_find_the_exact_effects():
+    module = example("hierarchical_minibatches")
+    scores, _ = module.simulate(300, seed=1)
+    mean, sd = module.exact(scores)
+    posterior = module.main()
+    np.testing.assert_array_less(np.abs(posterior.mean()["effect"] - mean[3:]), 0.15 * sd[3:])
+    for name, exact_mean, exact_sd in zip(("mean", "between", "within"), mean, sd, strict=False):
+        assert abs(posterior.mean()[name] - exact_mean) < 0.3 * exact_sd
+
+
+def test_logistic_regression_by_rows_agrees_with_laplace():
+    module = example("logistic_rows")
+    mode, sd, factorized = module.laplace(*module.simulate(2000, seed=2))
+    posterior = module.main()
+    assert posterior.converged
+    np.testing.assert_array_less(np.abs(posterior.mean()["weight"] - mode), 0.25 * sd)
+    np.testing.assert_allclose(posterior.sd()["weight"], factorized, rtol=0.1)
+
+
+def test_gamma_normal_time_series_predicts_better_than_averages(tmp_path):
+    path = tmp_path / "plot.png"
+    _, verdict = example("gamma_normal_ts").main(quick=True, path=path)
+    assert verdict["error"] < verdict["plain"] / 2
+    assert verdict["score"] > verdict["plain_score"]
+    assert path.stat().st_size > 10_000
+
+
+def test_every_example_is_tested():
+    tested = set(re.findall(r'example\("(\w+)"\)', Path(__file__).read_text(encoding="utf-8")))
+    assert tested == {path.stem for path in (ROOT / "examples").glob("*.py")}
+
+
+@pytest.mark.parametrize("name", bbvi.__all__)
+def test_every_public_name_is_on_the_api_page(name):
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert re.search(rf"^::: bbvi\.(\w+\.)*{name}$", page, re.MULTILINE)
+
+
+def test_the_paper_to_code_page_names_files_that_exist():
+    page = (ROOT / "docs" / "paper-to-code.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`([\w/]+\.py)`", page):
+        assert any((ROOT / folder / name).exists() for folder in ("src/bbvi", "tests", "")), name
+
+
+def test_the_paper_to_code_page_names_every_file():
+    page = (ROOT / "docs" / "paper-to-code.md").read_text(encoding="utf-8")
+    for path in (ROOT / "src" / "bbvi").glob("*.py"):
+        assert path.stem == "__init__" or f"`{path.name}`" in page, path.name

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -77,7 +78,8 @@ def main() -> None:
     if options.memory:
         for _ in zip(range(6), run(options.memory, options.batch, options.draws), strict=False):
             pass
-        peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+        status = Path("/proc/self/status").read_text().splitlines()
+        peak = next(line for line in status if line.startswith("VmHWM"))
         print(int(peak.split()[1]) / 1024)
         return
     times = time_per_step(options.sizes, options.batch, options.draws, options.chunks)

@@ -139,7 +139,7 @@ def plot(posterior, labs, observed, truth, path):
         (line,) = right.plot(visits, fitted[patient][:, lab], label=f"lab {lab}")
         right.plot(visits, truth[patient][:, lab], "--", color=line.get_color(), linewidth=0.8)
         right.plot(visits[seen], labs[patient][seen, lab], "o", color=line.get_color(), markersize=4)
-    right.set(xlabel="visit", ylabel="lab", title=f"Patient {patient}: fitted, true (dashed), measured (dots)")
+    right.set(xlabel="visit", ylabel="lab", title=f"Patient {patient}: fitted, true (--), measured (o)")
     right.legend(frameon=False)
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -164,13 +164,14 @@ def main(*, quick=False, path="gamma_normal_ts.png"):
 
     away = [~o for o in observed[train]]
     fitted, averages = fitted_means(posterior), patient_means(labs[train], observed[train])
+    near = root_mean_square(fitted, truth[train], observed[train])
     error, plain = root_mean_square(fitted, truth[train], away), root_mean_square(averages, truth[train], away)
     score, plain_score = predict(posterior, labs[test], observed[test], steps)
     plot(posterior, labs[train], observed[train], truth[train], path)
 
     print(f"\nELBO {posterior.elbo(200)!r} after {len(posterior.history)} steps")
     print(f"{'converged' if posterior.converged else 'not yet converged, stopped by'} {posterior.stopped}")
-    print(f"error of the fitted means where measured      {root_mean_square(fitted, truth[train], observed[train]):.2f}")
+    print(f"error of the fitted means where measured      {near:.2f}")
     print(f"error of the fitted means where not measured  {error:.2f}, of the patient's averages {plain:.2f}")
     print(f"held-out log density per measurement          {score!r}, of the patient's averages {plain_score:.2f}")
     print(f"plot in {path}")

@@ -48,9 +48,7 @@ def laplace(x, y):
 def main():
     """Fit by batches of 100 rows, set the fit beside Laplace's approximation, and return it."""
     x, y = simulate(2000, seed=2)
-    model = bbvi.HierarchicalModel(
-        log_prior=log_prior, log_likelihood=log_likelihood, globals={"weight": bbvi.real(5)}
-    )
+    model = bbvi.HierarchicalModel(log_prior=log_prior, log_likelihood=log_likelihood, globals={"weight": bbvi.real(5)})
     posterior = bbvi.fit(model, data={"x": x, "y": y}, batch_size=100)
 
     mode, sd, factorized = laplace(x, y)

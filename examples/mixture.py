@@ -67,8 +67,8 @@ def main():
     off = np.abs(summary["mean"].iloc[:9] - truth) / summary["sd"].iloc[:9]
     print(f"\n{'converged' if posterior.converged else 'NOT converged'} after {len(posterior.history)} steps")
     print(
-        f"Verdict: parameters within {off.max():.1f} posterior sd of the truth; {np.mean(guess == component):.1%} of the "
-        f"points assigned rightly, and {np.mean(best == component):.1%} by someone who knows the parameters."
+        f"Verdict: parameters within {off.max():.1f} posterior sd of the truth; {np.mean(guess == component):.1%} of "
+        f"the points assigned rightly, and {np.mean(best == component):.1%} by someone who knows the parameters."
     )
     return posterior
 

@@ -81,7 +81,10 @@ def groups():
     return (
         bbvi.HierarchicalModel(
             log_prior=lambda beta: jnp.array([0.5, -0.2]) * beta["w"],
-            log_local=lambda beta, z, row: {"z": 0.6 * z["z"] * (2 * beta["w"] - 1), "pair": 0.4 * z["z"][0] * z["z"][1]},
+            log_local=lambda beta, z, row: {
+                "z": 0.6 * z["z"] * (2 * beta["w"] - 1),
+                "pair": 0.4 * z["z"][0] * z["z"][1],
+            },
             log_likelihood=lambda beta, z, row: dist.Normal(z["z"] + 0.5 * beta["w"][0], 1.0).log_prob(row["y"]),
             globals={"w": bbvi.binary(2)},
             locals={"z": bbvi.binary(2)},

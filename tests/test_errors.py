@@ -70,7 +70,9 @@ def test_a_misspelt_latent_is_named_with_those_that_exist():
 
 def test_a_wrong_shape_lists_the_shapes_of_all_latents():
     model = bbvi.Model(lambda z, y: (z["a"] + z["b"]).sum(), a=bbvi.real(3), b=bbvi.simplex(4, 2))
-    with pytest.raises(ValueError, match=r"(?s)\(3,\).*came from log_joint. Latents: a: shape \(3,\), b: shape \(2, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"(?s)\(3,\).*came from log_joint. Latents: a: shape \(3,\), b: shape \(2, 4\)"
+    ):
         bbvi.fit(model)
 
 
@@ -110,8 +112,14 @@ def test_the_part_of_a_hierarchical_model_is_named():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (jnp.nan, r"log_joint\['likelihood'\]\[1\] is nan at a draw from the starting q \(mu = -?\d.*check the function"),
-        (jnp.inf, r"log_joint\['likelihood'\]\[1\] is inf at a draw from the starting q \(mu = -?\d.*check the function"),
+        (
+            jnp.nan,
+            r"log_joint\['likelihood'\]\[1\] is nan at a draw from the starting q \(mu = -?\d.*check the function",
+        ),
+        (
+            jnp.inf,
+            r"log_joint\['likelihood'\]\[1\] is inf at a draw from the starting q \(mu = -?\d.*check the function",
+        ),
         (-jnp.inf, r"\['likelihood'\]\[1\] is -inf.*q puts mass where p has none: declare a narrower support, or give"),
     ],
 )
@@ -180,7 +188,11 @@ def test_leading_axes_that_disagree_are_listed():
         (hierarchical(), [], "data has no groups"),
         (hierarchical(), {}, "data is empty: it has no arrays"),
         (hierarchical(), Source(np.zeros(0)), "data has no groups"),
-        (hierarchical(), {"y": np.float32(3.0)}, r"data\['y'\] is a single number; each array needs one entry per group"),
+        (
+            hierarchical(),
+            {"y": np.float32(3.0)},
+            r"data\['y'\] is a single number; each array needs one entry per group",
+        ),
     ],
 )
 def test_empty_data_is_refused(model, data, message):
@@ -197,7 +209,10 @@ def test_empty_data_is_refused(model, data, message):
         ({"visit": [[1.0]]}, "visit= takes a dict of fields"),
         ({"visit": {"y": [1.0, 2.0]}}, r"visit\.y has a single number for group 0; give one array per group, or"),
         ({"visit": {"y": [[1.0]]}, "group": {"age": 3.0}}, "group field 'age' is a single number"),
-        ({"visit": {"y": [[1.0]]}, "group": {"age": [3.0, 4.0]}}, r"numbers of groups disagree: .*'visit': 1.*age.*: 2"),
+        (
+            {"visit": {"y": [[1.0]]}, "group": {"age": [3.0, 4.0]}},
+            r"numbers of groups disagree: .*'visit': 1.*age.*: 2",
+        ),
         ({"visit": {"y": [[1.0]], "x": [[1.0], [2.0]]}}, r"visit\.y has 1 groups but visit\.x has 2"),
         ({"visit": {"y": [[1.0]], "x": [[1.0, 2.0]]}}, r"group 0: visit\.y has length 1, visit\.x has 2"),
         ({"visit": {"y": [[[1.0]], [[1.0, 2.0]]]}}, r"visit\.y: groups disagree on the shape after the first axis"),
@@ -221,7 +236,9 @@ def test_data_of_another_kind_are_refused():
 
 def test_padding_counted_as_latents_is_found_in_the_one_group_that_has_some():
     model = visits(log_local=lambda beta, z, row: dist.Normal(beta["m"], 1).log_prob(z["t"]).sum())
-    with pytest.raises(ValueError, match=r'log_local changes with the padded latents of group 3.*row\["mask"\]\[\'visit\'\]'):
+    with pytest.raises(
+        ValueError, match=r'log_local changes with the padded latents of group 3.*row\["mask"\]\[\'visit\'\]'
+    ):
         bbvi.fit(model, cohort(), stop=NOTHING)
 
 
@@ -241,8 +258,14 @@ def test_masked_padding_passes():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: bbvi.Model(lambda z, y: 0.0), r"at least one latent, for example Model\(log_joint, mu=bbvi.real\(\)\)"),
-        (lambda: flat(mu=bbvi.real(), learning_rate=3), "unknown keyword or wrong declaration learning_rate=3; a latent is"),
+        (
+            lambda: bbvi.Model(lambda z, y: 0.0),
+            r"at least one latent, for example Model\(log_joint, mu=bbvi.real\(\)\)",
+        ),
+        (
+            lambda: flat(mu=bbvi.real(), learning_rate=3),
+            "unknown keyword or wrong declaration learning_rate=3; a latent is",
+        ),
         (lambda: bbvi.Model(3, mu=bbvi.real()), "log_joint must be a function, got int"),
         (lambda: hierarchical(log_prior=None), "log_prior must be a function, got NoneType"),
         (lambda: hierarchical(nope=1), "unexpected keyword argument 'nope'"),
@@ -254,7 +277,10 @@ def test_masked_padding_passes():
         (lambda: hierarchical(globals={1: bbvi.real()}), "name is a string without a slash, got 1"),
         (lambda: hierarchical(locals=["t"]), "locals must be a dict such as"),
         (lambda: flat(mu=bbvi.real("visit")), "latent 'mu' has the ragged axis 'visit'; only locals of a Hierarchical"),
-        (lambda: hierarchical(globals={"m": bbvi.real("visit")}), "latent 'm' has the ragged axis 'visit'; only locals"),
+        (
+            lambda: hierarchical(globals={"m": bbvi.real("visit")}),
+            "latent 'm' has the ragged axis 'visit'; only locals",
+        ),
         (lambda: bbvi.ordered("visit"), r"needs the vector's length as its last axis, for example bbvi.ordered\(4\)"),
         (lambda: bbvi.ordered(), "needs the vector's length"),
         (lambda: bbvi.real(0), "an axis must have length 1 or more, got 0"),
@@ -280,7 +306,11 @@ def test_a_ragged_axis_that_the_data_lack_is_named_with_those_they_have():
     ("latent", "q", "message"),
     [
         (bbvi.real, dist.Gamma, r"bbvi.real: the family Gamma lives on Positive.*lives on Real\(\).*default, Normal"),
-        (bbvi.positive, dist.Normal, "bbvi.positive: the family Normal lives on Real.*lives on Positive.*default, Gamma"),
+        (
+            bbvi.positive,
+            dist.Normal,
+            "bbvi.positive: the family Normal lives on Real.*lives on Positive.*default, Gamma",
+        ),
         (bbvi.unit_interval, dist.Normal, "bbvi.unit_interval: the family Normal.*default, Beta"),
         (bbvi.positive, dist.Poisson, "bbvi.positive: the family Poisson lives on IntegerNonnegative"),
         (bbvi.binary, dist.Poisson, "bbvi.binary: the family Poisson.*default, Bernoulli"),
@@ -304,12 +334,18 @@ def test_a_family_of_another_support_is_refused_naming_both(latent, q, message):
         (lambda loc, scale: None, "is not a distribution; pass a numpyro distribution class"),
         (dist.Normal(0, 1), r"q=Normal\(...\) is an instance; pass the class, q=dist.Normal: bbvi fits its parameters"),
         (dist.Delta, "q=Delta has no density and no score"),
-        (dist.Uniform, "support of Uniform moves with its parameters.*score does not have mean zero.*functools.partial"),
+        (
+            dist.Uniform,
+            "support of Uniform moves with its parameters.*score does not have mean zero.*functools.partial",
+        ),
         (dist.Pareto, "support of Pareto moves with its parameters"),
         (dist.MultivariateNormal, "MultivariateNormal is not a family of independent scalars.*one scalar distribution"),
         (dist.Binomial, r"argument 'total_count' is an integer and cannot be fitted: fix it, q=functools.partial\("),
         (functools.partial(dist.Normal, 0), "must fix its arguments by keyword"),
-        (functools.partial(dist.StudentT, dof=3), r"StudentT has no argument \['dof'\]; it has \['df', 'loc', 'scale'\]"),
+        (
+            functools.partial(dist.StudentT, dof=3),
+            r"StudentT has no argument \['dof'\]; it has \['df', 'loc', 'scale'\]",
+        ),
     ],
 )
 def test_a_q_that_cannot_be_fitted_is_refused_with_the_reason(q, message):
@@ -371,7 +407,7 @@ def test_a_batch_size_that_cannot_be_is_refused(batch_size, message):
         bbvi.fit(hierarchical(), np.arange(5.0), batch_size=batch_size)
 
 
-def test_batch_size_on_a_flat_model_names_HierarchicalModel():  # noqa: N802
+def test_batch_size_on_a_flat_model_names_HierarchicalModel():
     with pytest.raises(ValueError, match=r"batch_size needs groups.*bbvi.HierarchicalModel with a likelihood per row"):
         bbvi.fit(flat(), batch_size=3)
 
@@ -379,7 +415,9 @@ def test_batch_size_on_a_flat_model_names_HierarchicalModel():  # noqa: N802
 @pytest.mark.parametrize("control_variate", [bbvi.PlugIn(), bbvi.LeaveOneOut()])
 def test_one_draw_is_too_few_for_a_control_variate(control_variate):
     name = type(control_variate).__name__
-    with pytest.raises(ValueError, match=rf"{name} needs 2 draws or more.*got 1; use draws=bbvi.MonteCarlo\(2\) or more"):
+    with pytest.raises(
+        ValueError, match=rf"{name} needs 2 draws or more.*got 1; use draws=bbvi.MonteCarlo\(2\) or more"
+    ):
         bbvi.fit(flat(), gradient=bbvi.Score(control_variate=control_variate), draws=bbvi.MonteCarlo(1))
 
 
@@ -390,7 +428,10 @@ def test_one_draw_is_too_few_for_a_control_variate(control_variate):
         (lambda: bbvi.MonteCarlo(1.5), "number of draws must be an integer of 1 or more, got 1.5"),
         (lambda: bbvi.MonteCarlo(None), "number of draws must be an integer of 1 or more, got None"),
         (lambda: bbvi.MonteCarlo(10, chunk=0), "chunk must be an integer of 1 or more, got 0"),
-        (lambda: bbvi.Score(control_variate="plug-in"), r"control_variate takes, for example, bbvi.LeaveOneOut\(\) or None"),
+        (
+            lambda: bbvi.Score(control_variate="plug-in"),
+            r"control_variate takes, for example, bbvi.LeaveOneOut\(\) or None",
+        ),
         (lambda: bbvi.Score(control_variate=bbvi.PlugIn), "control_variate takes, for example"),
         (lambda: bbvi.Budget(), "Budget needs steps= or seconds="),
         (lambda: bbvi.Budget(steps=-1), "steps must be an integer of 0 or more, got -1"),
@@ -540,7 +581,9 @@ def test_a_file_that_is_no_posterior_is_refused_with_the_reason(tmp_path, flat_s
     with pytest.raises(FileNotFoundError, match=r"posterior.npz does not exist"):
         bbvi.load(path, flat())
     path.write_bytes(b"not an archive")
-    with pytest.raises(ValueError, match=r"posterior.npz is not a readable bbvi posterior: it is corrupt, truncated or"):
+    with pytest.raises(
+        ValueError, match=r"posterior.npz is not a readable bbvi posterior: it is corrupt, truncated or"
+    ):
         bbvi.load(path, flat())
     flat_start.save(path)
     whole = path.read_bytes()
@@ -560,7 +603,9 @@ def test_a_file_of_another_format_names_both_versions(tmp_path, flat_start):
         arrays = dict(archive)
     header = json.loads(arrays.pop("header").tobytes()) | {"format": 99}
     np.savez(path, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
-    with pytest.raises(ValueError, match=r"written in format 99 and this version of bbvi reads format \d+; read it with"):
+    with pytest.raises(
+        ValueError, match=r"written in format 99 and this version of bbvi reads format \d+; read it with"
+    ):
         bbvi.load(path, flat())
 
 

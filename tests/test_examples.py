@@ -49,8 +49,7 @@ def test_mixture_finds_the_components():
 
 def test_minibatches_of_ragged_groups_find_the_exact_effects():
     module = example("hierarchical_minibatches")
-    scores, _ = module.simulate(300, seed=1)
-    mean, sd = module.exact(scores)
+    mean, sd = module.exact(module.simulate(300, seed=1))
     posterior = module.main()
     np.testing.assert_array_less(np.abs(posterior.mean()["effect"] - mean[3:]), 0.15 * sd[3:])
     for name, exact_mean, exact_sd in zip(("mean", "between", "within"), mean, sd, strict=False):

@@ -183,11 +183,17 @@ def test_probs_agree_with_draws(flat, draws):
 def densities(params):
     """log q of each latent, by numpyro."""
     raw = {name: {p: jnp.asarray(v) for p, v in entries.items()} for name, entries in params.items()}
-    loc_scale = {name: (entries["loc"], jnp.exp(entries["scale"])) for name, entries in raw.items() if "scale" in entries and "loc" in entries}
+    loc_scale = {
+        name: (entries["loc"], jnp.exp(entries["scale"]))
+        for name, entries in raw.items()
+        if "scale" in entries and "loc" in entries
+    }
     gamma = {p: jnp.exp(v) for p, v in raw["gamma"].items()}
     by_variance = {p: jnp.exp(v) for p, v in raw["by_variance"].items()}
     unit = jnp.exp(raw["unit"]["concentration"]), jax.nn.sigmoid(raw["unit"]["mean"])
-    simplex = jnp.exp(raw["simplex"]["concentration"])[..., None] * biject_to(constraints.simplex)(raw["simplex"]["mean"])
+    simplex = jnp.exp(raw["simplex"]["concentration"])[..., None] * biject_to(constraints.simplex)(
+        raw["simplex"]["mean"]
+    )
 
     def squeezed(name, target, dims):
         normal = dist.Normal(*loc_scale[name]).to_event(dims)
@@ -444,7 +450,7 @@ def test_plot_shows_the_elbo_and_carries_the_verdict(fitted):
     figure = fitted.plot()
     assert isinstance(figure, Figure)
     top, bottom = figure.axes
-    assert top.get_title(loc="left") == "not converged: Budget(steps=40)"
+    assert top.get_title(loc="left") == f"not converged: {bbvi.Budget(steps=40)}"
     assert top.get_ylabel() == "ELBO (nats)"
     assert len(top.lines[0].get_ydata()) == 40
     np.testing.assert_array_equal(bottom.lines[0].get_ydata(), fitted.history["change"])
@@ -453,6 +459,6 @@ def test_plot_shows_the_elbo_and_carries_the_verdict(fitted):
 
 def test_html_shows_verdict_and_table(fitted):
     html = fitted._repr_html_()
-    assert "<b>not converged</b>: Budget(steps=40); 40 steps" in html
+    assert f"<b>not converged</b>: {bbvi.Budget(steps=40)}; 40 steps" in html
     assert "<th>mu</th>" in html
-    assert "not converged: Budget(steps=40)" in repr(fitted)
+    assert f"not converged: {bbvi.Budget(steps=40)}" in repr(fitted)

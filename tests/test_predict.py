@@ -105,7 +105,7 @@ def test_mcmc_draws_take_the_place_of_a_posterior(case, score):
 
 
 def test_mistakes_are_named(case):
-    _, _, fit_data, held_out, posterior = case
+    _, _, fit_data, held_out, _ = case
     with pytest.raises(TypeError, match="pass model="):
         bbvi.predictive_log_likelihood({"mu": np.zeros(3)}, fit_data, held_out)
     with pytest.raises(ValueError, match="lack the latents"):
@@ -115,6 +115,4 @@ def test_mistakes_are_named(case):
     with pytest.raises(ValueError, match="no observations"):
         bbvi.predictive_log_likelihood(draws, fit_data, nothing, observed="observed", model=model())
     with pytest.raises(ValueError, match="unsummed"):
-        bbvi.predictive_log_likelihood(
-            draws, fit_data, held_out, observed=lambda row: jnp.ones(5, bool), model=model()
-        )
+        bbvi.predictive_log_likelihood(draws, fit_data, held_out, observed=lambda row: jnp.ones(5, bool), model=model())

@@ -78,7 +78,13 @@ def test_constants_read_nothing():
 
 @pytest.mark.parametrize(
     ("term", "factor", "matched"),
-    [((5, 3), (5,), (0,)), ((5, 3), (3,), (1,)), ((5, 3), (5, 2), (0, None)), ((4, 5, 3), (3, 4), (2, 0)), ((4,), (), ())],
+    [
+        ((5, 3), (5,), (0,)),
+        ((5, 3), (3,), (1,)),
+        ((5, 3), (5, 2), (0, None)),
+        ((4, 5, 3), (3, 4), (2, 0)),
+        ((4,), (), ()),
+    ],
 )
 def test_a_reduction_is_recognised_and_sums_right(term, factor, matched):
     pattern = Reduction(term, factor, matched)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Int
 from bbvi.counter import Key, fold
 
 
-def draw_groups(key: Key, step: Array, num_groups: int, batch_size: int) -> Int[Array, " batch"]:
+def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -> Int[Array, " batch"]:
     """The batch of this step: every subset of this size is equally likely (Floyd's algorithm)."""
     if batch_size == num_groups:
         return jnp.arange(num_groups)

@@ -161,7 +161,7 @@ def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]
     group: dict[str, dict[str, AbstractPattern]] = {}
     group_size = 0
     if problem.num_groups:
-        group, group_size = _patterns(problem, lambda b, l, r: problem.group_terms(b, l, r), (beta, z), row)
+        group, group_size = _patterns(problem, problem.group_terms, (beta, z), row)
     unread = [name for name in problem.latents if name not in prior and name not in group]
     if unread:
         raise ValueError(
@@ -173,7 +173,7 @@ def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]
 
 def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
     latent = problem.latents[name]
-    dtype = int if latent.family.discrete else float
+    dtype = int if latent.family.is_discrete() else float
     return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, jax.dtypes.canonicalize_dtype(dtype))
 
 

@@ -69,7 +69,7 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
     if groups is not None:
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
         z = {name: values[name] for name in problem.locals}
-        terms = jax.jit(lambda b, l, r: group_terms(problem, b, l, r, len(moves) + 1))(beta, z, row)
+        terms = jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row)
         _check_moves(terms, blankets.group, moves)
 
 
@@ -125,9 +125,7 @@ def raise_if_not_finite(
     for i, group in enumerate(np.asarray(batch.groups)):
         row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
         at = fold(key, int(group))
-        z = draw(
-            problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
-        ).values
+        z = draw(problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own).values
         _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
 
 

@@ -138,8 +138,7 @@ def _total(tree: Scores) -> Scores:
 def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
     # <f, h> = weight * <h, h>, since f = weight * h in every parameter
     squares = [
-        (h**2).sum(tuple(range(weight.ndim - 1, h.ndim - 1))) if h.ndim > weight.ndim else h**2
-        for h in score.values()
+        (h**2).sum(tuple(range(weight.ndim - 1, h.ndim - 1))) if h.ndim > weight.ndim else h**2 for h in score.values()
     ]
     hh = sum(squares[1:], squares[0])
     return weight * hh, hh

@@ -22,7 +22,7 @@ _POWER = 3.0
 class Averages(NamedTuple):
     """Averages of one set of parameters, and how many steps went into them."""
 
-    count: Array
+    steps: Array
     params: Any
     gradient: Any
     square: Any
@@ -90,7 +90,7 @@ class Converged(AbstractAveragingStop):
 
     def average(self, state, params):
         def rows(mean, last):
-            seen = state.rows.count.reshape(-1, *[1] * (last.ndim - 1)) > 0
+            seen = state.rows.steps.reshape(-1, *[1] * (last.ndim - 1)) > 0
             return jnp.where(seen, mean, last)
 
         return {
@@ -110,14 +110,14 @@ def _toward(mean: Array, value: Array, count: Array) -> Array:
 
 
 def _follow(averages: Averages, params: Any, gradient: Any, fisher: Any) -> Averages:
-    count = averages.count + 1
+    steps = averages.steps + 1
 
     def follow(means: Any, values: Any) -> Any:
-        return jax.tree.map(lambda mean, value: _toward(mean, value, count), means, values)
+        return jax.tree.map(lambda mean, value: _toward(mean, value, steps), means, values)
 
     square = jax.tree.map(jnp.square, gradient)
     return Averages(
-        count, follow(averages.params, params), follow(averages.gradient, gradient),
+        steps, follow(averages.params, params), follow(averages.gradient, gradient),
         follow(averages.square, square), follow(averages.fisher, fisher),
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def _follow(averages: Averages, params: Any, gradient: Any, fisher: Any) -> Aver
 def _distances(averages: Averages) -> dict[str, Array]:
     """For each latent, the mean over its parameters of (mean(g)**2 + se(g)**2) / F."""
     # the sum of squared weights of the average is (power + 1)**2 / (2 power + 1) / count
-    share = (_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.count
+    share = (_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.steps
 
     def ratio(mean: Array, square: Array, fisher: Array) -> tuple[Array, Array]:
         known = fisher > 0

@@ -58,7 +58,13 @@ class Ratios:
         return self._at_globals(params, data, key, samples)
 
     def groups(
-        self, beta: dict[str, Array], rows: Lambda, groups: AbstractGroups, numbers: np.ndarray, key: Key, samples: Array
+        self,
+        beta: dict[str, Array],
+        rows: Lambda,
+        groups: AbstractGroups,
+        numbers: np.ndarray,
+        key: Key,
+        samples: Array,
     ) -> np.ndarray:
         """log p(x_i, z_i | beta) - log q(z_i) for these groups, in blocks that stay small in memory."""
         room = max(1, _FLOATS_PER_BLOCK // max(1, self.floats_per_draw * len(samples)))
@@ -88,10 +94,10 @@ def elbo_samples(
     for begin in range(0, num, size):
         samples = jnp.arange(begin, begin + size, dtype=jnp.uint32)
         beta, value = ratios.globals(params["globals"], data, fold(key, "elbo"), samples)
-        value = np.asarray(value, np.float64)
+        total_ = np.asarray(value, np.float64)
         if groups is not None:
             chosen = np.arange(len(groups)) if numbers is None else numbers
             local = ratios.groups(beta, params["locals"], groups, chosen, fold(key, "elbo"), samples)
-            value = value + local.astype(np.float64).sum(0) * (len(groups) / len(chosen))
-        out.append(value)
+            total_ = total_ + local.astype(np.float64).sum(0) * (len(groups) / len(chosen))
+        out.append(total_)
     return np.concatenate(out)[:num]

@@ -149,9 +149,7 @@ def draw(
     for name, latent in latents.items():
 
         def coordinates(p: Params, k: Key, name: str = name, latent: Latent = latent) -> Array:
-            return draw_latent(
-                draws, name, latent, p, key=k, group=group, samples=samples, lengths=problem.lengths
-            )
+            return draw_latent(draws, name, latent, p, key=k, group=group, samples=samples, lengths=problem.lengths)
 
         def density(p: Params, u: Array, latent: Latent = latent) -> tuple[Array, Params, Array]:
             return *log_q_and_score(latent, p, u), latent_values(latent, u)
@@ -177,7 +175,8 @@ def draw_values(
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
     """Independent draws of these latents and the total of log q, without scores."""
     draws, keys = MonteCarlo(samples.shape[0]), fold_names(key, list(latents))
-    values, log_q_total = {}, 0.0
+    values: dict[str, Array] = {}
+    log_q_total: Any = 0.0
     for name, latent in latents.items():
         u = draw_latent(
             draws, name, latent, params[name], key=keys[name], group=0, samples=samples, lengths=problem.lengths
@@ -213,7 +212,7 @@ def prior_terms(problem: Problem, beta: dict[str, Array], data: Any, num: int) -
 
 def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], row: Any, num: int) -> Terms:
     """The terms of one group, for `num` samples on the last axis."""
-    at_sample = jax.vmap(lambda b, l: problem.group_terms(b, l, row), in_axes=-1, out_axes=-1, axis_size=num)
+    at_sample = jax.vmap(lambda b, z: problem.group_terms(b, z, row), in_axes=-1, out_axes=-1, axis_size=num)
     return at_sample(beta, z)
 
 
@@ -250,7 +249,7 @@ def group_log_ratios(
     return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
 
 
-def total(arrays: Terms) -> Float[Array, " samples"] | float:
+def total(arrays: Terms) -> Any:
     """Sum of everything, for each sample."""
     return sum((leaf.reshape(-1, leaf.shape[-1]).sum(0) for leaf in arrays.values()), 0.0)
 

@@ -124,7 +124,8 @@ def iterate(
     run = _prepare(
         model, data, gradient, draws, optimizer, stops, batch_size=batch_size, seed=seed, start=start, hold=hold
     )
-    state, history = run.loop.init(run.params), []
+    history: History = []
+    state = run.loop.init(run.params)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
         rules = [rule for rule in stops if not isinstance(rule, Budget)]
@@ -238,7 +239,9 @@ def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[Abstract
     stops = tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
     for rule in stops:
         if not isinstance(rule, AbstractStop):
-            raise TypeError(f"stop= takes stopping rules such as bbvi.Converged() or bbvi.Budget(steps=1000), got {rule!r}")
+            raise TypeError(
+                f"stop= takes stopping rules such as bbvi.Converged() or bbvi.Budget(steps=1000), got {rule!r}"
+            )
     if not stops:
         raise ValueError("stop=[] would never stop; give at least one rule")
     return stops

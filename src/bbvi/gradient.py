@@ -69,8 +69,7 @@ class Score(AbstractGradient):
     def __check_init__(self):
         if not (self.control_variate is None or isinstance(self.control_variate, AbstractControlVariate)):
             raise TypeError(
-                "Score: control_variate takes, for example, bbvi.LeaveOneOut() or None, got "
-                f"{self.control_variate!r}"
+                f"Score: control_variate takes, for example, bbvi.LeaveOneOut() or None, got {self.control_variate!r}"
             )
 
     def check(self, draws):

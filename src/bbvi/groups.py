@@ -35,11 +35,11 @@ class AbstractGroups(eqx.Module):
         """Length to which each ragged axis is padded."""
 
     @abstractmethod
-    def lengths(self, indices: Array) -> dict[str, Array]:
+    def lengths(self, indices: Any) -> dict[str, Array]:
         """Each group's own length of each ragged axis."""
 
     @abstractmethod
-    def take(self, indices: Array) -> Any:
+    def take(self, indices: Any) -> Any:
         """The rows of these groups, a pytree with leading axis `len(indices)`."""
 
 

@@ -101,7 +101,7 @@ class Latent:
         """`num` arbitrary values on the support, `(num, *factors, *event)`."""
         shape = (num, *self.padded(lengths), *self.event)
         target = self.family.support()
-        if self.family.discrete:
+        if self.family.is_discrete():
             high = min(getattr(target, "upper_bound", 1 if self.support == "binary" else 3), 3)
             return generator.integers(0, high, shape, endpoint=True).astype(np.int32)
         raw = generator.normal(size=biject_to(target).inverse_shape(shape))
@@ -141,7 +141,7 @@ class Latent:
         if np.asarray(self.init).dtype.kind not in "biuf":
             raise TypeError(f"init of {name!r} must be a value or a dict of parameters, got {self.init!r}")
         value = jnp.asarray(self.init)
-        if not self.family.discrete:
+        if not self.family.is_discrete():
             value = value.astype(float)
         checked = self.family.support()(value)
         if not bool(jnp.all(checked)):

@@ -139,9 +139,7 @@ class Problem:
         return _named_terms(name, result)
 
     def _listed(self) -> str:
-        return ", ".join(
-            f"{name}: shape {self.shape(name) + latent.event}" for name, latent in self.latents.items()
-        )
+        return ", ".join(f"{name}: shape {self.shape(name) + latent.event}" for name, latent in self.latents.items())
 
 
 def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:

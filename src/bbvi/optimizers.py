@@ -28,9 +28,7 @@ def adagrad(eta: float = 1.0) -> optax.GradientTransformation:
         Array([0.5], dtype=float32)
     """
     _positive("adagrad", "eta", eta)
-    return optax.chain(
-        optax.scale_by_rss(initial_accumulator_value=0.0, eps=0.0), optax.scale_by_learning_rate(eta)
-    )
+    return optax.chain(optax.scale_by_rss(initial_accumulator_value=0.0, eps=0.0), optax.scale_by_learning_rate(eta))
 
 
 def robbins_monro(eta: float = 0.1, *, power: float = 0.75, delay: float = 1.0) -> optax.GradientTransformation:
@@ -85,13 +83,17 @@ def check_optimizer(optimizer: Any, locals_: Families) -> None:
     generator = np.random.default_rng(0)
     rows = together = _random(locals_, 3, generator)
     state_rows, state_together = init_rows(optimizer, rows), optimizer.init(rows)
+    both = jax.jit(
+        lambda g, a, s, b, t: (ascend_rows(optimizer, g, s, a, locals_), ascend(optimizer, g, t, b, locals_))
+    )
+    largest = 0.0
     # gradients of many sizes: clipping shows itself on large ones only
     for size in (1.0, 1e8, 1.0):
         gradient = jax.tree.map(lambda leaf, size=size: size * leaf, _random(locals_, 3, generator))
-        rows, state_rows = ascend_rows(optimizer, gradient, state_rows, rows, locals_)
-        together, state_together = ascend(optimizer, gradient, state_together, together, locals_)
-    gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b) / (1 + jnp.abs(b))), rows, together)
-    if not max(float(gap) for gap in jax.tree.leaves(gaps)) < 1e-4:
+        (rows, state_rows), (together, state_together) = both(gradient, rows, state_rows, together, state_together)
+        gaps = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b) / (1 + jnp.abs(b)))), rows, together)
+        largest = max(largest, *jax.tree.leaves(gaps))
+    if not largest < 1e-4:
         raise ValueError(
             "this optimizer's update of one row depends on the other rows (a global norm, a trust ratio or shared "
             "noise does that), so it cannot step the rows of a batch on their own; use an elementwise one, such as "

@@ -126,7 +126,10 @@ class Posterior:
         if not (isinstance(p, (int, float, np.number)) and 0 <= p <= 1):
             raise ValueError(f"quantile: p must be a number between 0 and 1, got {p!r}")
         return self._statistic(
-            "quantile", lambda latent, params: latent.family.quantile(params, p), lambda x: np.quantile(x, p, axis=0), groups
+            "quantile",
+            lambda latent, params: latent.family.quantile(params, p),
+            lambda x: np.quantile(x, p, axis=0),
+            groups,
         )
 
     def probs(self, *, groups: Any = None) -> Table:
@@ -140,7 +143,9 @@ class Posterior:
                 one = np.asarray(jax.nn.sigmoid(params["logits"]))
                 value = np.stack([1 - one, one], -1)
             else:
-                refused[name] = f"{name!r} is {latent.support}: it has no finite list of values; use mean() or quantile()"
+                refused[name] = (
+                    f"{name!r} is {latent.support}: it has no finite list of values; use mean() or quantile()"
+                )
                 continue
             out[name] = self._ragged(latent, value, numbers, 0) if name in self._problem.locals else value
         return Table(out, refused)
@@ -253,7 +258,7 @@ class Posterior:
         for name, latent in self._problem.globals.items():
             if latent.support == "categorical":
                 centre[name] = jnp.argmax(self._params["globals"][name]["logits"], -1)
-            elif latent.family.discrete:
+            elif latent.family.is_discrete():
                 centre[name] = jnp.round(jnp.asarray(means[name])).astype(int)
             else:
                 centre[name] = jnp.asarray(means[name], float)
@@ -289,9 +294,7 @@ def _sample(
     samples = jnp.arange(draws.num, dtype=jnp.uint32)
 
     def one(p: Any, at: Key) -> Array:
-        u = draw_latent(
-            draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded)
-        )
+        u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
         return jnp.moveaxis(latent_values(latent, u), -1, 0)
 
     if groups is None:

@@ -140,7 +140,9 @@ def _blocks(problem: Problem, num_draws: int) -> int:
 def _score_group(problem: Problem, beta: Any, z: Any, row: Any, observed: Any) -> dict[str, Any]:
     """log mean exp over draws, of each likelihood element and of their sum, with Monte Carlo errors."""
     num = jax.tree.leaves((beta, z))[0].shape[-1]
-    terms = jax.vmap(lambda b, l: problem.likelihood_terms(b, l, row), in_axes=-1, out_axes=-1, axis_size=num)(beta, z)
+    terms = jax.vmap(lambda b, z_one: problem.likelihood_terms(b, z_one, row), in_axes=-1, out_axes=-1, axis_size=num)(
+        beta, z
+    )
     masks = _masks(terms, row, observed)
     flat = jnp.concatenate([term.reshape(-1, num) for term in terms.values()])
     keep = jnp.concatenate([masks[name].reshape(-1) for name in terms])

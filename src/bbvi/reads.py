@@ -5,14 +5,14 @@ when it reads none. A primitive without a rule reads all that its inputs read: t
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 import scipy.sparse as sparse
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-Reads = sparse.csr_array | None
+Reads: TypeAlias = Any  # a boolean sparse.csr_array, or None
 
 _ELEMENTWISE = frozenset(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "

@@ -173,7 +173,11 @@ class Loop:
         if self.target.fit_globals and state.params["globals"]:
             before["globals"] = state.params["globals"]
             after["globals"], optimizer["globals"] = ascend(
-                self.optimizer, estimate.globals, state.optimizer["globals"], before["globals"], self._families["globals"]
+                self.optimizer,
+                estimate.globals,
+                state.optimizer["globals"],
+                before["globals"],
+                self._families["globals"],
             )
         if batch is not None and self.target.problem.locals:
             before["rows"] = batch.params

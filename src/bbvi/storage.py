@@ -22,7 +22,8 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], array
     path = Path(path)
     meta = json.dumps({"bbvi": kind, "format": _FORMAT, **header}).encode()
     buffer = io.BytesIO()
-    np.savez(buffer, **{_HEADER: np.frombuffer(meta, np.uint8)}, **arrays)
+    entries: dict[str, Any] = {_HEADER: np.frombuffer(meta, np.uint8), **arrays}
+    np.savez(buffer, **entries)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

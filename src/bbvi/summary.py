@@ -13,7 +13,7 @@ def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
     """One row for each element, at most `limit` for a latent; what was left out is in `.attrs["note"]`."""
     latents = posterior.model.globals | posterior.model.locals
     numbers = posterior._numbers(groups) if posterior.model.locals else np.arange(0)
-    shown = numbers[: max(1, limit)] if len(numbers) else None
+    shown: Any = numbers[: max(1, limit)] if len(numbers) else None
     tables = {
         "mean": posterior.mean(groups=shown), "sd": posterior.sd(groups=shown),
         "5%": posterior.quantile(0.05, groups=shown), "95%": posterior.quantile(0.95, groups=shown),
@@ -84,7 +84,9 @@ def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
     import arviz  # slow to import, and needed here alone
 
     draws = posterior.sample(n, seed)
-    values, dims, coords = {}, {}, {}
+    values: dict[str, Any] = {}
+    dims: dict[str, list[str]] = {}
+    coords: dict[str, Any] = {}
     for name, latent in (posterior.model.globals | posterior.model.locals).items():
         local = name in posterior.model.locals
         value = draws[name]
@@ -102,6 +104,6 @@ def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
 def _with_nan(value: Ragged) -> np.ndarray:
     out = np.full(value.padded.shape, np.nan)
     for group, one in enumerate(value):
-        corner = tuple(itertools.starmap(slice, ((0, size) for size in np.shape(one)[1:])))
+        corner: Any = tuple(itertools.starmap(slice, ((0, size) for size in np.shape(one)[1:])))
         out[(slice(None), group, *corner)] = one
     return out

@@ -1,8 +1,6 @@
 """Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, written for one factor and one draw."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -12,7 +10,7 @@ from numpyro.distributions import biject_to, constraints
 
 from bbvi.counter import Address
 
-Params = Mapping[str, Array]
+Params = dict[str, Array]
 
 
 class Parameter(eqx.Module):
@@ -39,8 +37,6 @@ class AbstractFamily(eqx.Module):
     that the model sees, and `log_prob` is the density of z evaluated at coordinates.
     """
 
-    discrete: ClassVar[bool] = False
-
     @abstractmethod
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one value."""
@@ -48,6 +44,10 @@ class AbstractFamily(eqx.Module):
     @abstractmethod
     def support(self) -> constraints.Constraint:
         """Where the values live."""
+
+    @abstractmethod
+    def is_discrete(self) -> bool:
+        """Whether the values are integers."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:

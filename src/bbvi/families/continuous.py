@@ -1,5 +1,7 @@
 """Families for real, positive and bounded latents."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ from bbvi.samplers import log_gamma, standard_normal
 _HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 
 
-def _tiny(x: Array) -> Array:
+def _tiny(x: Array) -> Any:
     return jnp.finfo(jnp.result_type(x)).tiny
 
 
@@ -43,6 +45,9 @@ class Normal(AbstractFamily):
 
     def support(self):
         return constraints.real
+
+    def is_discrete(self):
+        return False
 
     def parameters(self):
         return _normal_parameters()
@@ -87,6 +92,9 @@ class TransformedNormal(AbstractFamily):
 
     def support(self):
         return self.target
+
+    def is_discrete(self):
+        return False
 
     def parameters(self):
         return _normal_parameters(self.shape)
@@ -140,6 +148,9 @@ class LogNormal(AbstractFamily):
     def support(self):
         return constraints.positive
 
+    def is_discrete(self):
+        return False
+
     def parameters(self):
         return _normal_parameters()
 
@@ -189,6 +200,9 @@ class Gamma(AbstractFamily):
     def support(self):
         return constraints.positive
 
+    def is_discrete(self):
+        return False
+
     def parameters(self):
         return {
             "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
@@ -231,6 +245,9 @@ class GammaByVariance(AbstractFamily):
 
     def support(self):
         return constraints.positive
+
+    def is_discrete(self):
+        return False
 
     def parameters(self):
         return {
@@ -275,6 +292,9 @@ class Beta(AbstractFamily):
 
     def support(self):
         return constraints.unit_interval
+
+    def is_discrete(self):
+        return False
 
     def parameters(self):
         return {
@@ -335,6 +355,9 @@ class Dirichlet(AbstractFamily):
 
     def support(self):
         return constraints.simplex
+
+    def is_discrete(self):
+        return False
 
     def parameters(self):
         return {

@@ -1,7 +1,5 @@
 """Families for binary, categorical and count latents."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +15,14 @@ from bbvi.families.abstract import AbstractFamily, Parameter, constrain
 class Bernoulli(AbstractFamily):
     """Bernoulli by its logit."""
 
-    discrete: ClassVar[bool] = True
-
     def event_shape(self):
         return ()
 
     def support(self):
         return constraints.boolean
+
+    def is_discrete(self):
+        return True
 
     def parameters(self):
         return {"logits": Parameter((), constraints.real)}
@@ -58,13 +57,15 @@ class Categorical(AbstractFamily):
     """Categorical over 0 .. k-1 by k logits."""
 
     k: int
-    discrete: ClassVar[bool] = True
 
     def event_shape(self):
         return ()
 
     def support(self):
         return constraints.integer_interval(0, self.k - 1)
+
+    def is_discrete(self):
+        return True
 
     def parameters(self):
         return {"logits": Parameter((self.k,), constraints.real_vector)}
@@ -99,13 +100,14 @@ class Categorical(AbstractFamily):
 class Poisson(AbstractFamily):
     """Poisson by the logarithm of its rate."""
 
-    discrete: ClassVar[bool] = True
-
     def event_shape(self):
         return ()
 
     def support(self):
         return constraints.nonnegative_integer
+
+    def is_discrete(self):
+        return True
 
     def parameters(self):
         return {"rate": Parameter((), constraints.positive)}

@@ -45,8 +45,7 @@ class NumpyroFamily(AbstractFamily):
     distribution: type[dist.Distribution] = eqx.field(static=True)
     fixed: tuple[tuple[str, float], ...]
 
-    @property
-    def discrete(self):
+    def is_discrete(self):
         return bool(self._at_start().support.is_discrete)
 
     def event_shape(self):
@@ -71,7 +70,7 @@ class NumpyroFamily(AbstractFamily):
 
     def sample(self, params, address: Address):
         drawn = self._build(params).sample(address.jax_key())
-        return drawn.astype(int) if self.discrete else drawn
+        return drawn.astype(int) if self.is_discrete() else drawn
 
     def value(self, coordinates):
         return coordinates

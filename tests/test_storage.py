@@ -1,0 +1,107 @@
+"""A file is written whole or not at all, and what is read is what was written."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bbvi
+from bbvi.storage import check_same_model, describe, flatten, read, unflatten, write
+
+names = st.text(alphabet="abcαβ_0", min_size=1, max_size=4)
+trees = st.recursive(
+    st.lists(st.floats(allow_nan=False), max_size=3).map(np.array),
+    lambda children: st.dictionaries(names, children, min_size=1, max_size=3),
+    max_leaves=8,
+)
+
+
+def same(one, other):
+    if isinstance(one, dict):
+        return set(one) == set(other) and all(same(one[name], other[name]) for name in one)
+    return np.array_equal(one, other) and one.dtype == other.dtype
+
+
+@settings(deadline=None)
+@given(st.dictionaries(names, trees, min_size=1, max_size=3))
+def test_unflatten_is_the_inverse_of_flatten(tree):
+    assert same(unflatten(flatten(tree)), tree)
+
+
+def test_flatten_joins_names_by_slashes():
+    assert list(flatten({"a": {"b": np.ones(2), "c": {"d": 3.0}}, "e": 1})) == ["a/b", "a/c/d", "e"]
+
+
+def test_what_is_read_is_what_was_written_bit_by_bit(tmp_path):
+    arrays = {
+        "float/x": np.array([0.1, np.nan, -np.inf, 5e-324]), "int": np.arange(3, dtype=np.int32),
+        "bool": np.array(True), "empty": np.zeros((0, 2), np.float32),
+    }  # fmt: skip
+    write(tmp_path / "file", "posterior", {"verdict": "naïve", "n": [1, None]}, arrays)
+    header, back = read(tmp_path / "file", "posterior")
+    assert (header["verdict"], header["n"], header["bbvi"]) == ("naïve", [1, None], "posterior")
+    assert set(back) == set(arrays)
+    for name, array in arrays.items():
+        assert back[name].tobytes() == array.tobytes()
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+
+
+def test_the_file_has_the_name_it_was_given(tmp_path):
+    write(tmp_path / "state.checkpoint", "checkpoint", {}, {})
+    assert os.listdir(tmp_path) == ["state.checkpoint"]
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync"])
+def test_a_failure_while_writing_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
+    path = tmp_path / "file"
+    write(path, "posterior", {"version": "old"}, {"x": np.ones(3)})
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="disk full"):
+        write(path, "posterior", {"version": "new"}, {"x": np.zeros(3)})
+    monkeypatch.undo()
+    header, arrays = read(path, "posterior")
+    assert header["version"] == "old"
+    assert arrays["x"].all()
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_every_truncation_is_noticed(tmp_path):
+    path = tmp_path / "file"
+    write(path, "posterior", {}, {"x": np.arange(50.0)})
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="corrupt, truncated or something else"):
+            read(path, "posterior")
+
+
+def test_a_file_that_could_execute_code_is_not_read(tmp_path):
+    path = tmp_path / "file"
+    with open(path, "wb") as file:
+        np.savez(file, header=np.array([{"bbvi": "posterior"}], dtype=object))
+    with pytest.raises(ValueError, match="is not a readable bbvi posterior"):
+        read(path, "posterior")
+
+
+def test_a_file_of_another_kind_says_what_it_is(tmp_path):
+    write(tmp_path / "file", "checkpoint", {}, {})
+    with pytest.raises(ValueError, match="holds a bbvi checkpoint, not a posterior"):
+        read(tmp_path / "file", "posterior")
+
+
+def test_models_are_the_same_when_their_latents_are():
+    def model(**latents):
+        return bbvi.Model(lambda z, y: 0.0, **latents)
+
+    saved = describe(model(a=bbvi.real(2), b=bbvi.positive()))
+    check_same_model("here", saved, model(b=bbvi.positive(), a=bbvi.real(2)))
+    with pytest.raises(
+        ValueError, match="here belongs to another model: latent 'b' is positive.* there and absent here"
+    ):
+        check_same_model("here", saved, model(a=bbvi.real(2)))

@@ -10,8 +10,10 @@ A patient p has labs l at visits v, summarised by K positive factors that drift 
     l_pv ~ Normal(W x_pv + o_p, sigma_l)
 
 Not every lab is measured at every visit. The clinic's data are not public, so the patients are simulated from the
-model. Two changes to the paper's numbers: sigma_l is 0.2 instead of 0.01, and a gamma's mean is kept above 0.2, for
-with variance 1 a chain that comes near 0 stays there for ever.
+model, on an easier scale than the paper's: sigma_l is 0.3 instead of 0.01 and the drift's variance sigma_x is 0.25
+instead of 1. These were chosen so that a run of a minute or two is enough. With 0.2 and 1 it is not: after 1,500 steps
+the held-out log density was -5.7 ± 2.9 against -3.3 for the patients' averages. And the mean of a gamma is kept above 0.2, for a chain of gammas that
+comes near 0 stays there for ever.
 
 After the fit, new patients are scored as in section 5.1: their locals are fitted to 75 % of their measurements with
 W held, and the other 25 % are predicted.
@@ -30,7 +32,7 @@ import bbvi
 
 PAPER = "Ranganath, Gerrish and Blei (2014), https://arxiv.org/abs/1401.0118, section 5.2"
 NUM_LABS, NUM_FACTORS = 6, 2
-SIGMA_W, SIGMA_O, SIGMA_L, VARIANCE_X, ALPHA_0, FLOOR = 1.0, 1.0, 0.2, 1.0, 1.0, 0.2
+SIGMA_W, SIGMA_O, SIGMA_L, VARIANCE_X, ALPHA_0, FLOOR = 1.0, 1.0, 0.3, 0.25, 1.0, 0.2
 
 
 def simulate(num_patients, most_visits, seed):
@@ -147,7 +149,7 @@ def plot(posterior, labs, observed, truth, path):
 
 def main(*, quick=False, path="gamma_normal_ts.png"):
     """Simulate, fit, judge; returns the posterior and the numbers of the verdict."""
-    num_patients, num_test, most_visits, steps = (30, 10, 10, 400) if quick else (80, 20, 24, 1500)
+    num_patients, num_test, most_visits, steps = (30, 10, 10, 300) if quick else (60, 20, 24, 1200)
     labs, observed, truth = simulate(num_patients + num_test, most_visits, seed=3)
     train, test = slice(num_patients), slice(num_patients, None)
     num_visits, share = sum(map(len, labs[train])), np.mean(np.concatenate(observed[train]))

@@ -68,8 +68,8 @@ def test_logistic_regression_by_rows_agrees_with_laplace():
 def test_gamma_normal_time_series_predicts_better_than_averages(tmp_path):
     path = tmp_path / "plot.png"
     _, verdict = example("gamma_normal_ts").main(quick=True, path=path)
-    assert verdict["error"] < verdict["plain"] / 2
-    assert verdict["score"] > verdict["plain_score"]
+    assert verdict["error"] < verdict["plain"]
+    assert verdict["score"] - 2 * verdict["score"].standard_error > verdict["plain_score"]
     assert path.stat().st_size > 10_000
 
 

@@ -22,6 +22,7 @@ from bbvi.elbo import Ratios, elbo_samples
 from bbvi.evaluate import Lambda, Target
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import AbstractGroups, Cohort, Stream
+from bbvi.interrupt import deferred_interrupt
 from bbvi.latents import Latent
 from bbvi.model import AnyModel, Model, Problem, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
@@ -277,18 +278,14 @@ def _drain(
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
     steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
     while not stopped:
-        try:
-            room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
-            before = time.monotonic()
-            chunk = _chunk(run, state, min(steps, room))
-            if chunk is None:
-                stopped = "interrupted"
-                break
-            after, arrays, interrupted = chunk
+        room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+        before = time.monotonic()
+        with deferred_interrupt() as interrupt:
+            state, arrays = _chunk(run, state, min(steps, room))
             took, count = time.monotonic() - before, len(arrays["elbo"])
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
-            # together, so that an interrupt leaves a state and its history
-            state, history = after, [*history, arrays]
+            history = [*history, arrays]
+        try:
             if int(state.broken) >= 0 and int(state.step) == 0:
                 _explain_start(run)
             # the first call compiled: its time says nothing
@@ -297,7 +294,7 @@ def _drain(
             if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
                 save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
                 saved = time.monotonic()
-            stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupted else "")
+            stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupt.is_set() else "")
             if not stopped:
                 yield _posterior(run, own_copy(state.params), history, False, "still running")
         except KeyboardInterrupt:
@@ -310,19 +307,11 @@ def _drain(
     yield _posterior(run, params, history, converged, stopped)
 
 
-def _chunk(run: _Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray], bool] | None:
-    """Run a chunk to its end even if Ctrl-C arrives in it, and say whether it did; None if it had not begun."""
-    result, interrupted = None, False
-    while True:
-        try:
-            result = result or run.loop.run(state, run.key, run.data, run.groups, steps)
-            after, record, made = result
-            count = int(made) + (int(after.broken) >= 0)
-            return after, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}, interrupted
-        except KeyboardInterrupt:
-            if result is None:
-                return None
-            interrupted = True
+def _chunk(run: _Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
+    """The state after up to `steps` steps, and the record of those that were made."""
+    state, record, made = run.loop.run(state, run.key, run.data, run.groups, steps)
+    count = int(made) + (int(state.broken) >= 0)
+    return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
 
 
 def _explain_start(run: _Run) -> None:

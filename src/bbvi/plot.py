@@ -33,7 +33,7 @@ def plot_history(posterior: Any) -> Any:
         bottom.plot(step, history["change"], color="#999999", lw=0.8)
         bottom.set_yscale("log")
     verdict = "converged" if posterior.converged else "not converged"
-    top.set_title(f"{verdict}: {posterior.stopped}", fontsize=10, loc="left")
+    top.set_title(f"{verdict} after {len(elbo):,} steps ({posterior.stopped})", fontsize=10, loc="left")
     top.set_ylabel("ELBO (nats)")
     bottom.set_ylabel("change of λ (rms)")
     bottom.set_xlabel("step")

@@ -49,5 +49,5 @@ def progress_bar(wanted: bool | None, total: int | None) -> Iterator[Report]:
         console=console, transient=False,
     )  # fmt: skip
     with bar:
-        task = bar.add_task("fit", total=total, elbo="compiling")
+        task = bar.add_task("fit", total=total, elbo="… compiling")
         yield lambda step, elbo: bar.update(task, completed=step, elbo=f"{elbo:,.2f}")

@@ -1,0 +1,57 @@
+"""Draws: many of them in the memory of a few, and numbers that depend on their address alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_variance import gamma_chain
+
+import bbvi
+from bbvi.blankets import find_blankets
+from bbvi.counter import seed_key
+from bbvi.evaluate import Target
+from bbvi.model import bind
+
+
+def estimate(num, chunk=None, variate=None):
+    model, y = gamma_chain()
+    problem, data, _ = bind(model, y)
+    blankets, floats = find_blankets(problem, data, None)
+    target = Target(problem, blankets, floats, True)
+    params = bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).params
+    gradient = bbvi.Score(control_variate=variate or bbvi.LeaveOneOut())
+    draws = bbvi.MonteCarlo(num, chunk=chunk)
+    return jax.jit(lambda p, d: gradient.estimate(target, p, d, None, draws=draws, key=seed_key(1))), params, data
+
+
+def temporary_bytes(num):
+    function, params, data = estimate(num)
+    return function.lower(params, data).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_memory_does_not_grow_with_the_number_of_draws():
+    few, many = temporary_bytes(20_000), temporary_bytes(100_000)
+    assert many < 1.2 * few
+    assert many < 200e6
+
+
+@pytest.mark.parametrize("variate", [bbvi.PlugIn(), bbvi.LeaveOneOut()])
+@pytest.mark.parametrize("chunk", [1, 64, 97])
+def test_chunks_change_rounding_only(chunk, variate):
+    whole, params, data = estimate(200, variate=variate)
+    parts, _, _ = estimate(200, chunk, variate)
+    one, other = whole(params, data), parts(params, data)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4 * float(jnp.max(jnp.abs(a))))
+
+
+def test_centring_keeps_large_log_joints_exact():
+    """sigma_l = 0.01 makes log likelihoods of 10^4 and more: a constant of 10^6 must not drown the gradient."""
+    found = []
+    for constant in (0.0, 1e6):
+        model = bbvi.Model(lambda z, c: -0.5 * (z["x"] - 1.0) ** 2 + c, x=bbvi.real(3, init=0.0))
+        start = bbvi.fit(model, jnp.float32(constant), stop=bbvi.Budget(steps=0))
+        moments = bbvi.gradient_moments(model, jnp.float32(constant), start, draws=bbvi.MonteCarlo(200), repeats=20)
+        found.append(np.asarray(moments.mean["x"]["loc"]))
+    # adding 10^6 in float32 rounds log p to 1/16; the gradient keeps that accuracy, not that of 10^6
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)

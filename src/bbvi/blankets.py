@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sparse
 from jaxtyping import Array, Float
 
+from bbvi.factors import Factors, is_array
 from bbvi.model import Problem, Terms
 from bbvi.reads import reads
 
@@ -136,13 +137,31 @@ def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
 
 
 class Blankets:
-    """For each latent the patterns by which it sums the terms that read it.
+    """The factors of log p, and for each latent the patterns by which it sums those that read it.
 
-    `prior` holds the terms that no group owns, `group` those of one group.
+    `prior` is about the factors that no group owns, `group` about those of one group.
     """
 
-    def __init__(self, prior: dict[str, dict[str, AbstractPattern]], group: dict[str, dict[str, AbstractPattern]]):
+    def __init__(
+        self,
+        prior: dict[str, dict[str, AbstractPattern]],
+        group: dict[str, dict[str, AbstractPattern]],
+        prior_factors: Factors,
+        group_factors: Factors | None,
+    ):
         self.prior, self.group = prior, group
+        self._prior_factors, self._group_factors = prior_factors, group_factors
+
+    def prior_factors(self, beta: dict[str, Array], data: Any, num: int) -> Terms:
+        """The factors that no group owns, for `num` samples on the last axis."""
+        at_sample = jax.vmap(lambda b: self._prior_factors(b, data), in_axes=-1, out_axes=-1, axis_size=num)
+        return at_sample(beta)
+
+    def group_factors(self, beta: dict[str, Array], z: dict[str, Array], row: Any, num: int) -> Terms:
+        """The factors of one group, for `num` samples on the last axis."""
+        assert self._group_factors is not None
+        factors = self._group_factors
+        return jax.vmap(lambda b, z: factors(b, z, row), in_axes=-1, out_axes=-1, axis_size=num)(beta, z)
 
     def log_p(self, part: Mapping[str, Mapping[str, AbstractPattern]], latent: str, terms: Terms) -> Array | float:
         """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it."""
@@ -157,18 +176,21 @@ def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]
     dummy = {name: _dummy(problem, name) for name in problem.latents}
     beta = {name: dummy[name] for name in problem.globals}
     z = {name: dummy[name] for name in problem.locals}
-    prior, prior_size = _patterns(problem, problem.prior_terms, (beta,), data)
+    prior_factors = Factors(problem.prior_terms, (beta,), data)
+    prior, prior_size = _patterns(problem, prior_factors, (beta,), data)
+    group_factors = None
     group: dict[str, dict[str, AbstractPattern]] = {}
     group_size = 0
     if problem.num_groups:
-        group, group_size = _patterns(problem, problem.group_terms, (beta, z), row)
+        group_factors = Factors(problem.group_terms, (beta, z), row)
+        group, group_size = _patterns(problem, group_factors, (beta, z), row)
     unread = [name for name in problem.latents if name not in prior and name not in group]
     if unread:
         raise ValueError(
             f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
             "use it in the function or remove its declaration"
         )
-    return Blankets(prior, group), max(prior_size, group_size)
+    return Blankets(prior, group, prior_factors, group_factors), max(prior_size, group_size)
 
 
 def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
@@ -180,7 +202,7 @@ def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
 def _patterns(
     problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any
 ) -> tuple[dict[str, dict[str, AbstractPattern]], int]:
-    arrays, static = eqx.partition(constant, eqx.is_array)
+    arrays, static = eqx.partition(constant, is_array)
     matrices, shapes = reads(lambda given, a: function(*given, eqx.combine(a, static)), latents, arrays)
     names = [name for part in latents for name in sorted(part)]
     found: dict[str, dict[str, AbstractPattern]] = {}

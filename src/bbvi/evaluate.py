@@ -92,7 +92,7 @@ def evaluate(
 
     drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples)
     on = run_time_true(key)
-    prior = materialise(on, lambda beta: prior_terms(problem, beta, data, len(samples)), drawn.values)
+    prior = materialise(on, lambda beta: blankets.prior_factors(beta, data, len(samples)), drawn.values)
     elbo = total(prior) - total(drawn.log_q)
     floored, group_terms, rows, scale = drawn.floored, {}, {}, 1.0
     if batch is not None:
@@ -101,7 +101,7 @@ def evaluate(
 
         def block(item):
             part, part_states = item
-            found, terms, ratios = _groups(problem, drawn.values, part, draws, key, samples)
+            found, terms, ratios = _groups(target, drawn.values, part, draws, key, samples)
             local_elbo = ratios.sum(0)
             new_states = {}
             for name, latent in problem.locals.items():
@@ -216,10 +216,9 @@ def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], r
     return at_sample(beta, z)
 
 
-def _groups(problem: Problem, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array):
-    """Draw and evaluate a block of groups: draws, terms and log p - log q, groups first and samples last."""
-
-    on = run_time_true(key)
+def _groups(target: Target, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array):
+    """Draw and evaluate a block of groups: draws, factors and log p - log q, groups first and samples last."""
+    problem, blankets, on = target.problem, target.blankets, run_time_true(key)
 
     def one(group, row, own, params):
         local_key = fold(key, group)
@@ -229,7 +228,7 @@ def _groups(problem: Problem, beta: dict[str, Array], batch: Batch, draws: Abstr
         )  # fmt: skip
 
         def terms_at(b: dict[str, Array], z: dict[str, Array]) -> Terms:
-            return group_terms(problem, b, z, row, len(samples))
+            return blankets.group_factors(b, z, row, len(samples))
 
         terms = materialise(on, terms_at, beta, drawn.values)
         return drawn, terms, total(terms) - total(drawn.log_q)

@@ -147,10 +147,10 @@ def plot(posterior, labs, observed, truth, path):
     plt.close(figure)
 
 
-def main(*, quick=False, path="gamma_normal_ts.png"):
+def main(*, quick=False, seed=3, path="gamma_normal_ts.png"):
     """Simulate, fit, judge; returns the posterior and the numbers of the verdict."""
     num_patients, num_test, most_visits, steps = (30, 10, 10, 300) if quick else (60, 20, 24, 1200)
-    labs, observed, truth = simulate(num_patients + num_test, most_visits, seed=3)
+    labs, observed, truth = simulate(num_patients + num_test, most_visits, seed)
     train, test = slice(num_patients), slice(num_patients, None)
     num_visits, share = sum(map(len, labs[train])), np.mean(np.concatenate(observed[train]))
     print(f"Gamma-Normal time series: {PAPER}")
@@ -185,4 +185,6 @@ def main(*, quick=False, path="gamma_normal_ts.png"):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=PAPER)
     parser.add_argument("--quick", action="store_true", help="fewer patients and steps")
-    main(quick=parser.parse_args().quick)
+    parser.add_argument("--seed", type=int, default=3, help="of the simulated patients")
+    options = parser.parse_args()
+    main(quick=options.quick, seed=options.seed)

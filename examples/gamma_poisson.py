@@ -3,8 +3,8 @@
     alpha ~ Exponential(1), beta ~ Gamma(0.1, 1)
     rate_i ~ Gamma(alpha, beta), failures_i ~ Poisson(rate_i time_i)
 
-The terms are returned unsummed. bbvi reads off them that each rate meets only its own prior and its own count, and
-leaves the nine other pumps out of its gradient (section 3.1 of the paper).
+The terms have names here, for the error messages; a sum would do. bbvi finds that each rate meets only
+its own prior and its own count, and leaves the nine other pumps out of its gradient (section 3.1 of the paper).
 """
 
 import numpy as np

@@ -8,7 +8,17 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_bench_prints_a_row_for_each_size():
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench.py"), "--sizes", "40", "80", "--chunks", "1", "--draws", "10"]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "bench.py"),
+        "--sizes",
+        "40",
+        "80",
+        "--chunks",
+        "1",
+        "--draws",
+        "10",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [line.split() for line in done.stdout.splitlines()[3:]]
     assert [row[0] for row in rows] == ["40", "80"]

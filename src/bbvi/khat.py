@@ -24,6 +24,9 @@ class Khat(float):
         self.locals = locals_
         return self
 
+    def __repr__(self) -> str:
+        return f"{float(self):.2f}"
+
 
 def flat_khat(log_ratios: np.ndarray) -> Khat:
     """k-hat of all latents jointly."""

@@ -1,5 +1,6 @@
 """A run is a function of model, data, settings and seed: not of chunks, padding, progress, storage or the clock."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -239,7 +240,7 @@ def test_parameter_change_stops_at_the_first_step_below_its_tolerance():
     num = len(stopped.history)
     assert 2 < num < 2000
     lambdas = [np.array(jax.tree.leaves(run(steps=n).params)) for n in range(num - 3, num + 1)]
-    changes = [np.abs(b - a).max() for a, b in zip(lambdas[:-1], lambdas[1:], strict=True)]
+    changes = [np.abs(b - a).max() for a, b in itertools.pairwise(lambdas)]
     assert changes[-1] < 0.02
     assert min(changes[:-1]) >= 0.02
     np.testing.assert_array_equal(lambdas[-1], np.array(jax.tree.leaves(stopped.params)))

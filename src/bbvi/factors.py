@@ -41,30 +41,32 @@ class Factors:
         closed = _inlined(closed)
         num_latents = len(jax.tree.leaves(latents))
         pieces = _walk_back(closed.jaxpr, num_latents, sorted(shapes))
-        names, atoms, self._scales, slots = [], [], [], {}
-        for name, atom, scale in pieces:
-            names.append(name)
-            for needed in (atom, *(scalar for _, scalar in scale.by)):
-                slots.setdefault(id(needed), len(atoms))
-                if slots[id(needed)] == len(atoms):
-                    atoms.append(needed)
-            self._scales.append(scale)
-        self._names, self._slots = names, [slots[id(atom)] for _, atom, _ in pieces]
-        self._by = [[(kind, slots[id(scalar)]) for kind, scalar in scale.by] for scale in self._scales]
-        jaxpr = closed.jaxpr
-        self._evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=atoms, debug_info=None), closed.consts))
+        atoms: list[Any] = []
+
+        def slot(atom: Any) -> int:
+            known = [i for i, other in enumerate(atoms) if other is atom]
+            if not known:
+                atoms.append(atom)
+            return known[0] if known else len(atoms) - 1
+
+        self._recipes = [
+            (name, slot(atom), scale.number, [(kind, slot(scalar)) for kind, scalar in scale.by])
+            for name, atom, scale in pieces
+        ]
+        jaxpr = closed.jaxpr.replace(outvars=atoms, debug_info=None)
+        self._evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
 
     def __call__(self, *arguments: Any) -> dict[str, Array]:
         *latents, constants = arguments
         arrays, _ = eqx.partition(constants, is_array)
         values = self._evaluate(*jax.tree.leaves((tuple(latents), arrays)))
         out = {}
-        for name, slot, scale, by in zip(self._names, self._slots, self._scales, self._by, strict=True):
+        for name, slot, number, by in self._recipes:
             value = values[slot]
             for kind, scalar in by:
                 other = values[scalar].reshape(())
                 value = value * other if kind == "mul" else value / other
-            out[name] = value if scale.number == 1 else scale.number * value
+            out[name] = value if number == 1 else number * value
         return out
 
 

@@ -1,9 +1,11 @@
 """Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, written for one factor and one draw."""
 
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
@@ -94,3 +96,13 @@ def constrain(family: AbstractFamily, params: Params) -> dict[str, Array]:
 def score(family: AbstractFamily, params: Params, coordinates: Array) -> tuple[Array, Params]:
     """log q_i and its gradient in lambda_i, the score function, for every family at once."""
     return jax.value_and_grad(family.log_prob)(params, coordinates)
+
+
+def smallest(x: Array) -> Any:
+    """The smallest positive number of x's type that is not denormal: values are floored there."""
+    return jnp.finfo(jnp.result_type(x)).tiny
+
+
+def log_smallest(x: Array) -> float:
+    """Its logarithm."""
+    return float(np.log(smallest(x)))

@@ -13,8 +13,10 @@ from numpyro.distributions import biject_to, constraints
 
 from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, constrain
-from bbvi.families.continuous import Beta, Dirichlet, Gamma, GammaByVariance, LogNormal, Normal
+from bbvi.families.beta import Beta, Dirichlet
 from bbvi.families.discrete import Bernoulli, Categorical, Poisson
+from bbvi.families.gamma import Gamma, GammaByVariance
+from bbvi.families.normal import LogNormal, Normal
 from bbvi.gamma_e import GammaE
 
 # in numpyro these four are functions that choose a class by the argument they get

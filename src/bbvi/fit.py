@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -23,14 +22,13 @@ from bbvi.evaluate import Lambda, Target
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import AbstractGroups, Cohort, Stream
 from bbvi.interrupt import deferred_interrupt
-from bbvi.latents import Latent
-from bbvi.model import AnyModel, Model, Problem, bind
+from bbvi.model import AnyModel, Model, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.posterior import Posterior, first_row, own_lengths
 from bbvi.progress import progress_bar
+from bbvi.start import starting_params
 from bbvi.step import Loop, State, own_copy
 from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
-from bbvi.storage import check_same_model, describe
 
 _SECONDS_PER_CHUNK = 0.3
 _CAPACITY = 1000
@@ -181,11 +179,11 @@ def _prepare(
     key = seed_key(seed)
     params = starting_params(problem, key)
     if start is not None:
-        params = _warm(model, params, start, "start", ("globals", "locals"))
+        params = warm_start(model, params, start, "start", ("globals", "locals"))
     if hold is not None:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
-        params = _warm(model, params, hold, "hold", ("globals",))
+        params = warm_start(model, params, hold, "hold", ("globals",))
     blankets, floats = find_blankets(problem, flat, None if groups is None else first_row(groups))
     check_blankets(problem, blankets, flat, groups)
     if isinstance(groups, Cohort):
@@ -194,44 +192,6 @@ def _prepare(
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     loop = Loop(target, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
     return _Run(loop, params, flat, groups, key, Ratios(problem, floats))
-
-
-def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
-    """Algorithm 1, "initialize lambda randomly", but for what `init=` fixes; rows by the number of their group."""
-
-    @jax.jit
-    def random(at: Key) -> dict[str, Lambda]:
-        def rows(name: str, latent: Latent) -> Any:
-            numbers = jnp.arange(problem.num_groups)
-            return jax.vmap(lambda g: latent.random_start(name, problem.lengths, fold(at, g)))(numbers)
-
-        return {
-            "globals": {name: latent.random_start(name, {}, at) for name, latent in problem.globals.items()},
-            "locals": {name: rows(name, latent) for name, latent in problem.locals.items()},
-        }
-
-    params = random(fold(key, "start"))
-    for name, latent in problem.globals.items():
-        params["globals"][name] |= latent.given_start(name, {})
-    for name, latent in problem.locals.items():
-        given = latent.given_start(name, problem.lengths)
-        params["locals"][name] |= jax.tree.map(lambda leaf: jnp.repeat(leaf[None], problem.num_groups, 0), given)
-    return params
-
-
-def _warm(
-    model: AnyModel, params: dict[str, Lambda], other: Posterior, what: str, parts: Sequence[str]
-) -> dict[str, Lambda]:
-    if not isinstance(other, Posterior):
-        raise TypeError(f"{what}= takes a Posterior, got {type(other).__name__}")
-    check_same_model(f"{what}=", describe(other.model), model, parts)
-    out = dict(params)
-    for part in parts:
-        mine, its = params[part], other._params[part]
-        if part == "locals" and jax.tree.map(jnp.shape, mine) != jax.tree.map(jnp.shape, its):
-            continue  # other groups: their locals start afresh
-        out[part] = jax.tree.map(jnp.asarray, its)
-    return out
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

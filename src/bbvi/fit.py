@@ -26,7 +26,7 @@ from bbvi.model import AnyModel, Model, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.posterior import Posterior, first_row, own_lengths
 from bbvi.progress import progress_bar
-from bbvi.start import starting_params
+from bbvi.start import starting_params, warm_start
 from bbvi.step import Loop, State, own_copy
 from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
 

@@ -1,5 +1,6 @@
 """Checkpoints: the loop's whole state in a file, so that a run can go on where it stopped, bit by bit."""
 
+import dataclasses
 import os
 import zlib
 from typing import Any
@@ -16,9 +17,17 @@ History = list[dict[str, np.ndarray]]
 
 def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
     """What two calls must share to be one run: settings as text, arrays by a checksum."""
-    return {name: repr(value) for name, value in settings.items()} | {
+    return {name: _text(value) for name, value in settings.items()} | {
         name: f"checksum {_checksum(tree):08x}" for name, tree in arrays.items()
     }
+
+
+def _text(value: Any) -> str:
+    # every field, where equinox leaves out defaults: spelt out or not, they are the same setting
+    if dataclasses.is_dataclass(value):
+        fields = (f"{field.name}={_text(getattr(value, field.name))}" for field in dataclasses.fields(value))
+        return f"{type(value).__name__}({', '.join(fields)})"
+    return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else repr(value)
 
 
 def _checksum(tree: Any) -> int:

@@ -61,8 +61,8 @@ class PlugIn(AbstractControlVariate):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Score(control_variate=bbvi.PlugIn())
-        Score(rao_blackwell=True, control_variate=PlugIn())
+        >>> bbvi.Score(control_variate=bbvi.PlugIn()).control_variate
+        PlugIn()
     """
 
     min_draws: ClassVar[int] = 2
@@ -96,8 +96,8 @@ class LeaveOneOut(AbstractControlVariate):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Score()
-        Score(rao_blackwell=True, control_variate=LeaveOneOut())
+        >>> bbvi.Score().control_variate
+        LeaveOneOut()
     """
 
     min_draws: ClassVar[int] = 2

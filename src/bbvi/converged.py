@@ -46,8 +46,8 @@ class Converged(AbstractAveragingStop):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Converged(tolerance=0.05)
-        Converged(tolerance=0.05, min_steps=100)
+        >>> bbvi.Converged(tolerance=0.05).min_steps
+        100
     """
 
     means_converged: ClassVar[bool] = True

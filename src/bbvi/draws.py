@@ -31,8 +31,8 @@ class MonteCarlo(AbstractDraws):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.MonteCarlo(1000)
-        MonteCarlo(num=1000, chunk=None)
+        >>> bbvi.MonteCarlo(1000).num
+        1000
     """
 
     num: int

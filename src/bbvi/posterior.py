@@ -40,8 +40,8 @@ class Posterior:
         >>> import bbvi, numpyro.distributions as dist
         >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
         >>> posterior = bbvi.fit(model, None, stop=bbvi.Budget(steps=0))
-        >>> posterior.stopped
-        'Budget(steps=0, seconds=None)'
+        >>> posterior.converged
+        False
     """
 
     def __init__(

@@ -74,8 +74,8 @@ class Budget(AbstractStop):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Budget(steps=500)
-        Budget(steps=500, seconds=None)
+        >>> bbvi.Budget(steps=500).means_converged
+        False
     """
 
     means_converged: ClassVar[bool] = False

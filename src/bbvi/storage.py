@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -24,9 +23,10 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], array
     buffer = io.BytesIO()
     entries: dict[str, Any] = {_HEADER: np.frombuffer(meta, np.uint8), **arrays}
     np.savez(buffer, **entries)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # always the same name, so that a process killed while it writes leaves one such file at the most
+    temporary = path.with_name(f".{path.name}.writing")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(buffer.getbuffer())
             file.flush()
             os.fsync(file.fileno())

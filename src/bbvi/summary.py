@@ -50,13 +50,21 @@ class _Summary(pd.DataFrame):
     def _constructor(self):
         return pd.DataFrame
 
+    def _as_text(self) -> pd.DataFrame:
+        def text(value: Any) -> str:
+            if pd.isna(value):
+                return ""
+            return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+        return pd.DataFrame(self).astype(object).map(text)
+
     def __repr__(self) -> str:
-        text = self.to_string(float_format=lambda x: f"{x:.4g}", na_rep="")
+        text = self._as_text().to_string()
         return text + (f"\n({self.attrs['note']})" if self.attrs.get("note") else "")
 
     def _repr_html_(self) -> str:
         note = self.attrs.get("note")
-        return self.to_html(float_format=lambda x: f"{x:.4g}", na_rep="") + (f"<p>{note}</p>" if note else "")
+        return self._as_text().to_html() + (f"<p>{note}</p>" if note else "")
 
 
 def _elements(value: Any, groups: Any, name: str, *, discrete: bool):

@@ -12,7 +12,7 @@ from bbvi.factors import Factors
 from bbvi.model import bind
 
 X = {"x": jax.ShapeDtypeStruct((6,), jnp.float32)}
-DATA = {"y": jnp.arange(6.0), "s": jnp.float32(1.7)}
+DATA = {"y": jnp.arange(6.0), "s": jnp.float32(1.7), "i": jnp.array([0, 2, 2, 5, 1, 0])}
 
 # name: (function of x and data, the number of latents that each factor element reads, largest over the elements)
 SCALARS = {
@@ -27,6 +27,8 @@ SCALARS = {
     "one sum used twice": (lambda x, d: (lambda s: s + 2 * s - s / 4)(jnp.sum(x**3)), 1),
     "sum over an axis of a table": (lambda x, d: (x[:, None] * jnp.ones((6, 3))).sum(1).sum(), 1),
     "broadcast before the sum": (lambda x, d: jnp.sum(jnp.ones((4, 6)) + x**2), 1),
+    "look-up by the data": (lambda x, d: ((x[d["i"]] - d["y"]) ** 2).sum(), 1),
+    "two look-ups by the data": (lambda x, d: (x[d["i"]] * x[d["i"] // 2 + 3]).sum(), 2),
     "inside jit": (lambda x, d: jax.jit(lambda v: jnp.sum(v**2) + 1)(x), 1),
     "inside vmap": (lambda x, d: jax.vmap(lambda v, y: (v - y) ** 2)(x, d["y"]).sum(), 1),
     "custom derivative": (lambda x, d: jax.nn.relu(x).sum() + jax.nn.logsumexp(x[:2]), 2),

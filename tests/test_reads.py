@@ -31,6 +31,18 @@ CASES = {
     "jit inside": (jax.jit(lambda x: jax.nn.softplus(x)), VECTOR),
     "roll": (lambda x: jnp.roll(x, 1), VECTOR),
     "clip": (lambda x: jnp.clip(x, 0.2, 0.5), VECTOR),
+    "look-up by a constant": (lambda x: x[np.array([3, 3, 0, 5])], VECTOR),
+    "rows by a constant": (lambda x: x[np.array([2, 0])] * 2, MATRIX),
+    "element by a number": (lambda x: x[2] + x[-1], VECTOR),
+    "out of bounds": (lambda x: x.at[np.array([1, 9])].get(mode="fill", fill_value=0.0), VECTOR),
+    "dynamic slice": (lambda x: jax.lax.dynamic_slice(x, (2,), (3,)), VECTOR),
+    "dynamic update": (lambda x: jax.lax.dynamic_update_slice(jnp.zeros(8), x[:2], (3,)), VECTOR),
+    "cumulative sum": (jnp.cumsum, VECTOR),
+    "cumulative sum of rows": (lambda x: jnp.cumsum(x, axis=1), MATRIX),
+    "reversed cumulative sum": (lambda x: jax.lax.cumsum(x, reverse=True), VECTOR),
+    "split": (lambda x: jnp.split(x, 3)[1] * 1.0, VECTOR),
+    "choice of branches": (lambda x: jax.lax.cond(x[0] > 0, lambda v: v[1:3], lambda v: v[2:4] * 2, x), VECTOR),
+    "index made from constants": (lambda x: x[jnp.arange(6) // 2], VECTOR),
 }
 CONSERVATIVE = {
     "sort": (jnp.sort, VECTOR),
@@ -60,19 +72,28 @@ def by_perturbation(function, like, rounds=30):
 @pytest.mark.parametrize("name", CASES)
 def test_reads_are_exact(name):
     function, like = CASES[name]
-    (found,), _ = reads(function, like)
+    (found,), _ = reads(lambda x, _: function(x), like)
     np.testing.assert_array_equal(found.toarray(), by_perturbation(function, like))
 
 
 @pytest.mark.parametrize("name", CONSERVATIVE)
 def test_what_has_no_rule_reads_no_less_than_it_does(name):
     function, like = CONSERVATIVE[name]
-    (found,), _ = reads(function, like)
+    (found,), _ = reads(lambda x, _: function(x), like)
     assert (found.toarray() >= by_perturbation(function, like)).all()
 
 
+def test_an_index_in_the_data_is_followed_where_its_value_is_known():
+    data = {"group": jnp.array([1, 0, 1, 3])}
+    (found,), _ = reads(lambda x, d: x[d["group"]], VECTOR, data, known=True)
+    np.testing.assert_array_equal(found.toarray().argmax(1), data["group"])
+    assert found.nnz == 4
+    (unknown,), _ = reads(lambda x, d: x[d["group"]], VECTOR, data, known=False)
+    assert unknown.nnz == 4 * 6
+
+
 def test_constants_read_nothing():
-    (found,), _ = reads(lambda x: jnp.arange(3.0) + 1, VECTOR)
+    (found,), _ = reads(lambda x, _: jnp.arange(3.0) + 1, VECTOR)
     assert found.nnz == 0
 
 

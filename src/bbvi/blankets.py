@@ -177,13 +177,13 @@ def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]
     beta = {name: dummy[name] for name in problem.globals}
     z = {name: dummy[name] for name in problem.locals}
     prior_factors = Factors(problem.prior_terms, (beta,), data)
-    prior, prior_size = _patterns(problem, prior_factors, (beta,), data)
+    prior, prior_size = _patterns(problem, prior_factors, (beta,), data, known=True)
     group_factors = None
     group: dict[str, dict[str, AbstractPattern]] = {}
     group_size = 0
     if problem.num_groups:
         group_factors = Factors(problem.group_terms, (beta, z), row)
-        group, group_size = _patterns(problem, group_factors, (beta, z), row)
+        group, group_size = _patterns(problem, group_factors, (beta, z), row, known=False)
     unread = [name for name in problem.latents if name not in prior and name not in group]
     if unread:
         raise ValueError(
@@ -200,10 +200,10 @@ def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
 
 
 def _patterns(
-    problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any
+    problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any, *, known: bool
 ) -> tuple[dict[str, dict[str, AbstractPattern]], int]:
     arrays, static = eqx.partition(constant, is_array)
-    matrices, shapes = reads(lambda given, a: function(*given, eqx.combine(a, static)), latents, arrays)
+    matrices, shapes = reads(lambda given, a: function(*given, eqx.combine(a, static)), latents, arrays, known=known)
     names = [name for part in latents for name in sorted(part)]
     found: dict[str, dict[str, AbstractPattern]] = {}
     size = 0

@@ -178,7 +178,7 @@ def _scaled(eqn: Any, name: str, repeated: Callable[[Any], float], reads: Any) -
         left, right = right, left
     if reads(right) or int(np.prod(right.aval.shape)) != 1:
         return None
-    if isinstance(right, Literal):
+    if isinstance(right, Literal) and float(right.val) != 0:
         number = float(right.val)
         return [(left, repeated(left) * (number if name == "mul" else 1 / number), ())]
     return [(left, repeated(left), ((name, right),))]

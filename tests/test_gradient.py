@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -75,6 +76,25 @@ def test_leave_one_out_has_no_bias_where_plug_in_has():
     assert mean < 8 - 20 * error
     mean, error = location_gradient(bbvi.LeaveOneOut(), 5, 100_000)
     assert abs(mean - 8) < 4 * error
+
+
+@pytest.mark.parametrize("p", [1e-2, 1e-4, 1e-6])
+def test_leave_one_out_keeps_its_accuracy_when_one_draw_dominates(p):
+    """A factor near certainty: the rare draw has a squared score of 1, the others of p**2."""
+    rng = np.random.default_rng(0)
+    weight, h = rng.normal(size=(200, 100)), np.full((200, 100), -p)
+    h[np.arange(200), rng.integers(0, 100, 200)] = 1 - p
+    squares, outer = h**2, np.zeros_like(h)
+    for s in range(100):
+        others = np.arange(100) != s
+        outer[:, s] = (weight * squares)[:, others].sum(1) / squares[:, others].sum(1)
+    exact = ((weight - outer) * h).mean(1)
+    variate = bbvi.LeaveOneOut()
+    w32, score = jnp.asarray(weight, jnp.float32), {"logits": jnp.asarray(h, jnp.float32)}
+    sums = variate.sums(w32, score)
+    nothing = jax.tree.map(jnp.zeros_like, sums)
+    found = variate.gradient(sums, variate.revisit(nothing, w32, score), 100)["logits"]
+    np.testing.assert_allclose(found, exact, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", HIERARCHICAL)

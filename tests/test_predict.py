@@ -116,3 +116,22 @@ def test_mistakes_are_named(case):
         bbvi.predictive_log_likelihood(draws, fit_data, nothing, observed="observed", model=model())
     with pytest.raises(ValueError, match="unsummed"):
         bbvi.predictive_log_likelihood(draws, fit_data, held_out, observed=lambda row: jnp.ones(5, bool), model=model())
+
+
+def test_groups_without_globals_are_scored():
+    cohort = bbvi.ragged(visit={"y": [[0.3], [1.0, -0.2]]})
+    without = bbvi.HierarchicalModel(
+        log_prior=lambda beta: 0.0,
+        log_local=lambda beta, z, row: jnp.where(row["mask"]["visit"], dist.Normal(0, 1).log_prob(z["a"]), 0),
+        log_likelihood=lambda beta, z, row: jnp.where(
+            row["mask"]["visit"], dist.Normal(z["a"], NOISE).log_prob(row["y"]), 0
+        ),
+        globals={},
+        locals={"a": bbvi.real("visit")},
+    )
+    posterior = bbvi.fit(without, cohort, stop=bbvi.Budget(steps=3))
+    score = bbvi.predictive_log_likelihood(
+        posterior, cohort, cohort, observed=lambda row: row["mask"]["visit"], stop=bbvi.Budget(steps=3)
+    )
+    assert len(score.pointwise) == 3
+    assert np.isfinite(score.pointwise).all()

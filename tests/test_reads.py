@@ -42,10 +42,17 @@ CASES = {
     "reversed cumulative sum": (lambda x: jax.lax.cumsum(x, reverse=True), VECTOR),
     "split": (lambda x: jnp.split(x, 3)[1] * 1.0, VECTOR),
     "choice of branches": (lambda x: jax.lax.cond(x[0] > 0, lambda v: v[1:3], lambda v: v[2:4] * 2, x), VECTOR),
+    "an index by a custom derivative": (
+        jax.checkpoint(lambda x: x[jax.nn.relu(jnp.array([1.0, 2.0])).astype(int)] * 1.0),
+        VECTOR,
+    ),
+    "empty": (lambda x: jnp.concatenate([x, jnp.cumsum(x[:0]), x[:0].reshape(0, 2).sum(1)]), VECTOR),
     "index made from constants": (lambda x: x[jnp.arange(6) // 2], VECTOR),
 }
 CONSERVATIVE = {
     "sort": (jnp.sort, VECTOR),
+    "reduction of one's own": (lambda x: jax.lax.reduce(x, -jnp.inf, jnp.logaddexp, (0,)), VECTOR),
+    "window": (lambda x: jax.lax.reduce_window(x, -jnp.inf, jnp.logaddexp, (2,), (1,), "VALID"), VECTOR),
     "scan": (lambda x: jax.lax.scan(lambda c, v: (c + v, c), 0.0, x)[1], VECTOR),
     "while": (lambda x: jax.lax.while_loop(lambda c: c[0] < 3.0, lambda c: c + 1, x), VECTOR),
     "table by a latent": (lambda x: jnp.arange(6.0)[x.astype(int) % 6], VECTOR),

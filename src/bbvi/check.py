@@ -10,7 +10,7 @@ import numpy as np
 from bbvi.blankets import Blankets
 from bbvi.counter import Key, fold
 from bbvi.draws import AbstractDraws
-from bbvi.evaluate import Batch, Lambda, draw, group_terms, prior_terms
+from bbvi.evaluate import Batch, Lambda, draw, group_terms, prior_terms, total
 from bbvi.groups import AbstractGroups, Cohort
 from bbvi.model import Problem, Terms
 
@@ -66,11 +66,24 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
     beta = {name: values[name] for name in problem.globals}
     prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1))(beta, data)
     _check_moves(prior, blankets.prior, moves)
+    _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1))(beta, data))
     if groups is not None:
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
         z = {name: values[name] for name in problem.locals}
         terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1))(beta, z, row)
         _check_moves(terms, blankets.group, moves)
+        _check_totals(terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row))
+
+
+def _check_totals(factors: Terms, terms: Terms) -> None:
+    """The factors must add up to what the function returned."""
+    one, other = np.asarray(total(factors), np.float64), np.asarray(total(terms), np.float64)
+    size = sum(np.abs(np.asarray(leaf, np.float64)).reshape(-1, len(one)).sum(0) for leaf in factors.values())
+    if not np.all((np.abs(one - other) <= 1e-3 * (1 + size)) | ~np.isfinite(other)):
+        raise RuntimeError(
+            f"the factors found in the log joint add up to {one[0]}, the function returns {other[0]}: "
+            "does it hide state or randomness? If not, this is a bug in bbvi: please report it"
+        )
 
 
 def _check_moves(terms: Terms, part: Any, moves: list[tuple[str, int]]) -> None:

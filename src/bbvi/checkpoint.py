@@ -1,6 +1,7 @@
 """Checkpoints: the loop's whole state in a file, so that a run can go on where it stopped, bit by bit."""
 
 import dataclasses
+import itertools
 import os
 import zlib
 from typing import Any
@@ -24,6 +25,8 @@ def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     # every field, where equinox leaves out defaults: spelt out or not, they are the same setting
+    if isinstance(value, type):
+        return value.__name__
     if dataclasses.is_dataclass(value):
         fields = (f"{field.name}={_text(getattr(value, field.name))}" for field in dataclasses.fields(value))
         return f"{type(value).__name__}({', '.join(fields)})"
@@ -61,9 +64,9 @@ def load_checkpoint(path: Any, model: Any, settings: dict[str, Any], like: State
             )
     history = {name.removeprefix("history/"): value for name, value in arrays.items() if name.startswith("history/")}
     leaves, structure = jax.tree.flatten(like)
-    saved = [arrays.get(f"leaf{i}") for i in range(len(leaves))]
-    for mine, its in zip(leaves, saved, strict=True):
-        if its is None or its.shape != mine.shape or its.dtype != mine.dtype:
+    saved = [arrays[name] for name in sorted((n for n in arrays if n.startswith("leaf")), key=lambda n: int(n[4:]))]
+    for mine, its in itertools.zip_longest(leaves, saved):
+        if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
             raise ValueError(f"{path} belongs to a run with another optimizer or other stopping rules")
     state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
     return state, [history] if history else []

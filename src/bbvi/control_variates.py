@@ -2,7 +2,7 @@
 
 Arrays have samples last: `weight` (log p_i - log q_i) is (*factors, samples), each entry of `score` is
 (*factors, *parameter, samples). Draws that do not count come with a score of zero. `sums` are added over
-chunks of samples; `revisit` sees the same chunks again once the sums are complete.
+chunks of samples; `revisit` sees the same chunks again, with the sums over all others.
 """
 
 from abc import abstractmethod
@@ -31,8 +31,8 @@ class AbstractControlVariate(eqx.Module):
         """Sums over the samples of this chunk."""
 
     @abstractmethod
-    def revisit(self, sums: Any, weight: Weight, score: Scores) -> Any:
-        """Sums over this chunk that need the complete first sums."""
+    def revisit(self, elsewhere: Any, weight: Weight, score: Scores) -> Any:
+        """Sums over this chunk that need `sums` of all the other chunks."""
 
     @abstractmethod
     def gradient(self, sums: Any, revisited: Any, num: int) -> dict[str, Array]:
@@ -49,7 +49,7 @@ class NoControlVariate(AbstractControlVariate):
     def sums(self, weight, score):
         return _total(_product(weight, score))
 
-    def revisit(self, sums, weight, score):
+    def revisit(self, elsewhere, weight, score):
         return None
 
     def gradient(self, sums, revisited, num):
@@ -78,7 +78,7 @@ class PlugIn(AbstractControlVariate):
             "hh": hh.sum(-1),
         }
 
-    def revisit(self, sums, weight, score):
+    def revisit(self, elsewhere, weight, score):
         return None
 
     def gradient(self, sums, revisited, num):
@@ -108,9 +108,13 @@ class LeaveOneOut(AbstractControlVariate):
         fh, hh = _inner_products(weight, score)
         return {"fh": fh.sum(-1), "hh": hh.sum(-1)}
 
-    def revisit(self, sums, weight, score):
+    def revisit(self, elsewhere, weight, score):
         fh, hh = _inner_products(weight, score)
-        a = _ratio(sums["fh"][..., None] - fh, sums["hh"][..., None] - hh)
+        largest = jnp.arange(hh.shape[-1]) == jnp.argmax(hh, axis=-1, keepdims=True)
+        a = _ratio(
+            elsewhere["fh"][..., None] + _sum_of_others(fh, largest),
+            elsewhere["hh"][..., None] + _sum_of_others(hh, largest),
+        )
         return _total(_product(weight - a, score))
 
     def gradient(self, sums, revisited, num):
@@ -147,6 +151,12 @@ def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
 def _over_parameters(one: dict[str, Array], other: dict[str, Array], ndim: int) -> Array:
     parts = [(one[name] * other[name]).sum(tuple(range(ndim, one[name].ndim))) for name in one]
     return sum(parts[1:], parts[0])
+
+
+def _sum_of_others(values: Array, largest: Array) -> Array:
+    """For each sample the sum of the others; the largest is left out of the sum, not subtracted, for accuracy."""
+    without = jnp.where(largest, 0, values).sum(-1, keepdims=True)
+    return jnp.where(largest, without, values.sum(-1, keepdims=True) - values)
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:

@@ -90,7 +90,7 @@ def evaluate(
     def masked(leaf: Array) -> Array:
         return leaf if counts is None else jnp.where(counts, leaf, 0)
 
-    drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples)
+    drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples, counts=counts)
     on = run_time_true(key)
     prior = materialise(on, lambda beta: blankets.prior_factors(beta, data, len(samples)), drawn.values)
     elbo = total(prior) - total(drawn.log_q)
@@ -101,7 +101,7 @@ def evaluate(
 
         def block(item):
             part, part_states = item
-            found, terms, ratios = _groups(target, drawn.values, part, draws, key, samples)
+            found, terms, ratios = _groups(target, drawn.values, part, draws, key, samples, counts)
             local_elbo = ratios.sum(0)
             new_states = {}
             for name, latent in problem.locals.items():
@@ -138,10 +138,12 @@ def draw(
     group: Array | int = 0,
     own: dict[str, Array] | None = None,
     on: Array | None = None,
+    counts: Array | None = None,
 ) -> Drawn:
     """Draw these latents (of one group, if they are local) and evaluate log q and its score.
 
-    `own` has the group's lengths; `on` a condition for `materialise` that does not depend on the group.
+    `own` has the group's lengths; `on` a condition for `materialise` that does not depend on the group; `counts`
+    tells which samples count.
     """
     on = run_time_true(key) if on is None else on
     values, log_q_i, score, floored = {}, {}, {}, jnp.int32(0)
@@ -160,7 +162,7 @@ def draw(
         if own is not None and latent.ragged_axes:
             keep = latent.mask(problem.lengths, own)[..., None]
             log_q_i[name], moved = jnp.where(keep, log_q_i[name], 0), moved & keep
-        floored = floored + moved.sum(dtype=jnp.int32)
+        floored = floored + (moved if counts is None else moved & counts).sum(dtype=jnp.int32)
     return Drawn(values, log_q_i, score, floored)
 
 
@@ -216,7 +218,9 @@ def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], r
     return at_sample(beta, z)
 
 
-def _groups(target: Target, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array):
+def _groups(
+    target: Target, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array, counts: Any
+):
     """Draw and evaluate a block of groups: draws, factors and log p - log q, groups first and samples last."""
     problem, blankets, on = target.problem, target.blankets, run_time_true(key)
 
@@ -224,7 +228,7 @@ def _groups(target: Target, beta: dict[str, Array], batch: Batch, draws: Abstrac
         local_key = fold(key, group)
         drawn = draw(
             problem, problem.locals, params,
-            draws=draws, key=local_key, samples=samples, group=group, own=own, on=on,
+            draws=draws, key=local_key, samples=samples, group=group, own=own, on=on, counts=counts,
         )  # fmt: skip
 
         def terms_at(b: dict[str, Array], z: dict[str, Array]) -> Terms:

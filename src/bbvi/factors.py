@@ -15,10 +15,10 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from jaxtyping import Array
 
+from bbvi.reads import called
+
 # the sum over all elements does not change under these
 _REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p".split())
-_NESTED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_NEVER_INLINED = frozenset("scan while cond".split())
 
 
 class Scale(NamedTuple):
@@ -86,7 +86,7 @@ def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
 
         for eqn in jaxpr.eqns:
             inputs = [value(atom) for atom in eqn.invars]
-            inner = _inner(eqn)
+            inner = called(eqn)
             if inner is not None:
                 outputs = evaluate(inner.jaxpr, inner.consts, inputs)
             else:
@@ -97,16 +97,6 @@ def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
     return jax.make_jaxpr(lambda *arguments: evaluate(closed.jaxpr, closed.consts, arguments))(*avals)
-
-
-def _inner(eqn: Any) -> ClosedJaxpr | None:
-    if eqn.primitive.name in _NEVER_INLINED:
-        return None
-    for key in _NESTED:
-        inner = eqn.params.get(key)
-        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(eqn.invars):
-            return inner
-    return None
 
 
 def _walk_back(jaxpr: Jaxpr, num_latents: int, names: list[str]) -> list[tuple[str, Any, Scale]]:
@@ -156,7 +146,7 @@ def _open(eqn: Any, reads: Callable[[Any], bool]) -> list[tuple[Any, float, tupl
 
     if name == "reduce_sum" or name in _REARRANGED:
         return [(eqn.invars[0], 1.0, ())]
-    if name == "convert_element_type" and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.floating):
+    if name == "convert_element_type" and _both_real(eqn.invars[0].aval, out):
         return [(eqn.invars[0], 1.0, ())]
     if name == "broadcast_in_dim":
         return [(eqn.invars[0], repeated(eqn.invars[0]), ())]
@@ -172,13 +162,19 @@ def _open(eqn: Any, reads: Callable[[Any], bool]) -> list[tuple[Any, float, tupl
     return None
 
 
+def _both_real(one: Any, other: Any) -> bool:
+    return jnp.issubdtype(one.dtype, jnp.floating) and jnp.issubdtype(other.dtype, jnp.floating)
+
+
 def _scaled(eqn: Any, name: str, repeated: Callable[[Any], float], reads: Any) -> list[tuple[Any, float, tuple]] | None:
     left, right = eqn.invars
     if name == "mul" and reads(right) and not reads(left):
         left, right = right, left
     if reads(right) or int(np.prod(right.aval.shape)) != 1:
         return None
-    if isinstance(right, Literal) and float(right.val) != 0:
+    if isinstance(right, Literal):
         number = float(right.val)
+        if number == 0:
+            return None
         return [(left, repeated(left) * (number if name == "mul" else 1 / number), ())]
     return [(left, repeated(left), ((name, right),))]

@@ -127,7 +127,8 @@ def iterate(
     state = run.loop.init(run.params)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
-        rules = [rule for rule in stops if not isinstance(rule, Budget)]
+        # a budget may be another one when a run goes on, but not stand elsewhere among the rules
+        rules = [Budget if isinstance(rule, Budget) else rule for rule in stops]
         chosen = {
             "gradient": gradient, "draws": draws, "stop": rules, "batch_size": run.loop.batch_size,
             "seed": [int(word) for word in run.key], "hold": hold is not None,

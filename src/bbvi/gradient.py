@@ -125,7 +125,8 @@ def _first_visit(variate: AbstractControlVariate, weight: Array, score: Any, *, 
     shift = weight[..., :1]
     centred = weight - shift if variate.shift_invariant else weight
     sums = variate.sums(centred, score)
-    return Sums(shift, sums, _squares(score), variate.revisit(sums, centred, score) if revisit else None)
+    elsewhere = jax.tree.map(jnp.zeros_like, sums)
+    return Sums(shift, sums, _squares(score), variate.revisit(elsewhere, centred, score) if revisit else None)
 
 
 def _squares(score: Any) -> Any:
@@ -177,7 +178,8 @@ def _second_pass(variate: AbstractControlVariate, visit: Any, chunks: Array, sta
 
     def revisited(state: Sums, weight: Array, score: Any) -> Any:
         centred = weight - state.shift if variate.shift_invariant else weight
-        return variate.revisit(state.sums, centred, score)
+        elsewhere = jax.tree.map(jnp.subtract, state.sums, variate.sums(centred, score))
+        return variate.revisit(elsewhere, centred, score)
 
     def consume(state: Sums, weight: Array, score: Any) -> Sums:
         return state._replace(revisited=jax.tree.map(jnp.add, state.revisited, revisited(state, weight, score)))

@@ -85,8 +85,7 @@ def predictive_log_likelihood(
     beta = {name: jnp.moveaxis(jnp.asarray(draws[name]), 0, -1) for name in problem.globals}
     z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
     score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)))
-    num = next(iter(draws.values())).shape[0]
-    blocks = _blocks(problem, num)
+    blocks = _blocks(problem, jax.tree.leaves((beta, z))[0].shape[-1])
     parts = []
     for begin in range(0, problem.num_groups, blocks):
         numbers = np.arange(begin, min(begin + blocks, problem.num_groups))

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 import scipy.sparse as sparse
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 Reads: TypeAlias = Any  # a boolean sparse.csr_array, or None
 
@@ -30,8 +30,10 @@ _REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
 )
 _CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
-_NESTED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_LOOPS = frozenset("scan while".split())
+# functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
+_CALLS = frozenset(
+    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split()
+)
 _MOST_PAIRS = 20_000_000
 
 
@@ -102,12 +104,18 @@ class _Scope:
             eqn = self._makers[atom]
             inputs = [self.value(other) for other in eqn.invars]
             if all(value is not None for value in inputs):
-                made = eqn.primitive.bind(*[jax.numpy.asarray(v) for v in inputs], **eqn.params)
-                self.know(eqn.outvars, made if eqn.primitive.multiple_results else [made])
+                arrays, inner = [jax.numpy.asarray(v) for v in inputs], called(eqn)
+                if inner is not None:
+                    self.know(eqn.outvars, jaxpr_as_fun(inner)(*arrays))
+                else:
+                    made = eqn.primitive.bind(*arrays, **eqn.params)
+                    self.know(eqn.outvars, made if eqn.primitive.multiple_results else [made])
         return self._values.get(atom)
 
     def apply(self, eqn: Any, ins: list[Reads]) -> list[Reads]:
         name = eqn.primitive.name
+        if not eqn.outvars:  # a side effect
+            return []
         out = eqn.outvars[0].aval
         if name in _ELEMENTWISE:
             shapes = [atom.aval.shape for atom in eqn.invars]
@@ -125,7 +133,7 @@ class _Scope:
             return [_dot(eqn, ins)]
         if name == "cond":
             return self.branches(eqn, ins)
-        inner = _inner(eqn)
+        inner = called(eqn)
         return _everything(eqn, ins) if inner is None else self.nested(inner, eqn.invars, ins)
 
     def look_up(self, eqn: Any, ins: list[Reads], num_moved: int | None) -> list[Reads]:
@@ -158,11 +166,11 @@ class _Scope:
         return [_union([*parts, chooser]) for *parts, chooser in zip(*found, chosen_by, strict=True)]
 
 
-def _inner(eqn: Any) -> ClosedJaxpr | None:
-    """The trace of a function that is called here, with the same arguments."""
-    if eqn.primitive.name in _LOOPS:
+def called(eqn: Any) -> ClosedJaxpr | None:
+    """The trace of the function that is called here, if this is a call."""
+    if eqn.primitive.name not in _CALLS:
         return None
-    for key in _NESTED:
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = eqn.params.get(key)
         if isinstance(inner, Jaxpr):
             inner = ClosedJaxpr(inner, ())
@@ -231,7 +239,8 @@ def _reduce(part: Reads, shape: tuple[int, ...], kept: list[int]) -> Reads:
         return None
     ids = np.arange(part.shape[0]).reshape(shape)
     rest = [axis for axis in range(len(shape)) if axis not in kept]
-    members = ids.transpose(kept + rest).reshape(int(np.prod([shape[a] for a in kept])), -1)
+    sizes = [int(np.prod([shape[a] for a in axes])) for axes in (kept, rest)]
+    members = ids.transpose(kept + rest).reshape(sizes)
     rows = np.broadcast_to(np.arange(members.shape[0])[:, None], members.shape)
     return _gathered(members, rows, members.shape[0], part)
 
@@ -244,7 +253,7 @@ def _accumulate(eqn: Any, ins: list[Reads]) -> Reads:
         return _everything(eqn, ins)[0]
     first, last = np.tril_indices(length)
     earlier, later = (first, last) if eqn.params.get("reverse") else (last, first)
-    lines = np.moveaxis(_ids(eqn.invars[0]), axis, -1).reshape(-1, length)
+    lines = np.moveaxis(_ids(eqn.invars[0]), axis, -1).reshape(_size(eqn.invars[0]) // max(1, length), length)
     return _gathered(lines[:, earlier], lines[:, later], _size(eqn.invars[0]), ins[0])
 
 

@@ -214,7 +214,7 @@ def _select(part: Reads, ids: np.ndarray) -> Reads:
     missing = (flat < 0) | (flat >= part.shape[0])
     if not missing.any():
         return sparse.csr_array(part[flat])
-    keep = sparse.diags_array((~missing).astype(np.int32))
+    keep = sparse.diags_array((~missing).astype(np.int32), dtype=np.int32)
     return sparse.csr_array((keep @ part[np.where(missing, 0, flat)].astype(np.int32)).astype(bool))
 
 

@@ -34,7 +34,7 @@ SCALARS = {
     "custom derivative": (lambda x, d: jax.nn.relu(x).sum() + jax.nn.logsumexp(x[:2]), 2),
     "a constant on its own": (lambda x, d: d["y"].sum() + 4.0 - jnp.sum(x), 1),
     "a reduction of one's own": (lambda x, d: jax.lax.reduce(x, -jnp.inf, jnp.logaddexp, (0,)), 6),
-    "times zero stays whole": (lambda x, d: jnp.sum(x**2) + 0.0 * jnp.sum(x * d["y"]), 6),
+    "times zero is not read": (lambda x, d: jnp.sum(x**2) + 0.0 * jnp.prod(x), 1),
     "with a side effect": (lambda x, d: (jax.debug.callback(lambda v: None, x), jnp.sum(x**2))[1], 1),
     "an empty slice": (lambda x, d: jnp.sum(x**2) + jnp.sum(x[:0]), 1),
     "a square of a sum stays whole": (lambda x, d: jnp.sum(x) ** 2, 6),

@@ -3,165 +3,67 @@
 log p_i of Eq. 6 is the sum of the factors that read z_i. Arrays here have samples on the last axis.
 """
 
-import itertools
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from bbvi.factors import Factors, is_array
+from bbvi.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.model import Problem, Terms
-from bbvi.reads import reads
+from bbvi.patterns import AbstractPattern, recognise, whole
+from bbvi.read_sets import MOST_PAIRS, matrix, num_pairs
+from bbvi.reads import Lost, reads
 
 
-class AbstractPattern(eqx.Module):
-    """How the elements of one term array are summed for the factors of one latent array."""
+class Part(NamedTuple):
+    """One function's factors, and what was found about them."""
 
-    @abstractmethod
-    def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*factors samples"]:
-        """For each factor of q, the sum of the term's elements that read it."""
-
-    @abstractmethod
-    def members(self, factor: int) -> np.ndarray:
-        """Which elements of the term, flattened, read this factor of q."""
-
-
-class Reduction(AbstractPattern):
-    """Factor axis k is matched with term axis `matched[k]`, or with none; unmatched term axes are summed."""
-
-    term_shape: tuple[int, ...] = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
-    matched: tuple[int | None, ...] = eqx.field(static=True)
-
-    def sum(self, term):
-        axes = [axis for axis in self.matched if axis is not None]
-        rest = tuple(axis for axis in range(len(self.term_shape)) if axis not in axes)
-        total = jnp.sum(term, axis=rest)
-        total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
-        shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
-        return jnp.broadcast_to(total.reshape([*shape, term.shape[-1]]), (*self.factor_shape, term.shape[-1]))
-
-    def members(self, factor):
-        position = np.unravel_index(factor, self.factor_shape) if self.factor_shape else ()
-        keep = np.zeros(self.term_shape, bool)
-        index: list[Any] = [slice(None)] * len(self.term_shape)
-        for k, axis in enumerate(self.matched):
-            if axis is not None:
-                index[axis] = position[k]
-        keep[tuple(index)] = True
-        return keep.ravel()
+    factors: Any
+    patterns: dict[str, dict[str, AbstractPattern]]
+    look_ups: dict[str, list[AbstractLookedUp]]
+    indices: Callable[[Any], list[Array]]
+    shapes: dict[str, tuple[int, ...]]
+    lost: list[Lost]
 
 
-class Listed(AbstractPattern):
-    """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
-
-    lists: np.ndarray
-    term_size: int = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
-
-    def sum(self, term):
-        flat = term.reshape(self.term_size, term.shape[-1])
-        flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
-        total = flat[self.lists[:, 0]]
-        for column in range(1, self.lists.shape[1]):
-            total = total + flat[self.lists[:, column]]
-        return total.reshape(*self.factor_shape, term.shape[-1])
-
-    def members(self, factor):
-        keep = np.zeros(self.term_size + 1, bool)
-        keep[self.lists[factor]] = True
-        return keep[:-1]
-
-
-class Scattered(AbstractPattern):
-    """An irregular pattern with long lists: each (term element, factor) pair is added on its own."""
-
-    rows: np.ndarray
-    columns: np.ndarray
-    term_size: int = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
-
-    def sum(self, term):
-        flat = term.reshape(self.term_size, term.shape[-1])
-        num = int(np.prod(self.factor_shape))
-        total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
-        return total.reshape(*self.factor_shape, term.shape[-1])
-
-    def members(self, factor):
-        keep = np.zeros(self.term_size, bool)
-        keep[self.rows[self.columns == factor]] = True
-        return keep
-
-
-_LONGEST_LIST = 8
-
-
-def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
-    """The cheapest pattern that is exactly these (term element, factor of q) pairs."""
-    rows, columns = pairs.nonzero()
-    order = np.lexsort((rows, columns))
-    rows, columns = rows[order], columns[order]
-    for matched in _candidates(term_shape, factor_shape):
-        used = [axis for axis in matched if axis is not None]
-        expected = int(np.prod(factor_shape)) * int(np.prod([s for a, s in enumerate(term_shape) if a not in used]))
-        if expected == len(rows) and _agree(rows, columns, term_shape, factor_shape, matched):
-            return Reduction(term_shape, factor_shape, matched)
-    counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
-    term_size = int(np.prod(term_shape))
-    if counts.max() > _LONGEST_LIST:
-        return Scattered(rows, columns, term_size, factor_shape)
-    members = np.full((len(counts), counts.max()), term_size)
-    slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    members[columns, slot] = rows
-    return Listed(members, term_size, factor_shape)
-
-
-def _candidates(term_shape, factor_shape):
-    choices = [[None, *(a for a, t in enumerate(term_shape) if t == size)] for size in factor_shape]
-    for matched in itertools.product(*choices):
-        used = [axis for axis in matched if axis is not None]
-        if len(set(used)) == len(used):
-            yield matched
-
-
-def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
-    term = np.unravel_index(rows, term_shape) if term_shape else ()
-    factor = np.unravel_index(columns, factor_shape) if factor_shape else ()
-    return all(axis is None or bool((term[axis] == factor[k]).all()) for k, axis in enumerate(matched))
+_NOTHING = Part(None, {}, {}, lambda row: [], {}, [])
 
 
 class Blankets:
     """The factors of log p, and for each latent the patterns by which it sums those that read it.
 
-    `prior` is about the factors that no group owns, `group` about those of one group.
+    `prior` is about the factors that no group owns, `group` about those of one group; `look_ups` about those of one
+    group that read elements of a latent which the group's data choose.
     """
 
-    def __init__(
-        self,
-        prior: dict[str, dict[str, AbstractPattern]],
-        group: dict[str, dict[str, AbstractPattern]],
-        prior_factors: Factors,
-        group_factors: Factors | None,
-    ):
-        self.prior, self.group = prior, group
-        self._prior_factors, self._group_factors = prior_factors, group_factors
+    def __init__(self, prior: Part, group: Part, num_groups: int):
+        self._prior, self._group = prior, group
+        self.prior, self.group, self.look_ups = prior.patterns, group.patterns, group.look_ups
+        self.num_groups = num_groups
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What was found in the function no group owns and in those of a group."""
+        return (self._prior, self._group) if self.num_groups else (self._prior,)
 
     def prior_factors(self, beta: dict[str, Array], data: Any, num: int) -> Terms:
         """The factors that no group owns, for `num` samples on the last axis."""
-        at_sample = jax.vmap(lambda b: self._prior_factors(b, data), in_axes=-1, out_axes=-1, axis_size=num)
-        return at_sample(beta)
+        factors = self._prior.factors
+        return jax.vmap(lambda b: factors(b, data), in_axes=-1, out_axes=-1, axis_size=num)(beta)
 
     def group_factors(self, beta: dict[str, Array], z: dict[str, Array], row: Any, num: int) -> Terms:
         """The factors of one group, for `num` samples on the last axis."""
-        assert self._group_factors is not None
-        factors = self._group_factors
+        factors = self._group.factors
         return jax.vmap(lambda b, z: factors(b, z, row), in_axes=-1, out_axes=-1, axis_size=num)(beta, z)
+
+    def indices(self, row: Any) -> list[Array]:
+        """What each look-up by the data of a group looks up."""
+        return self._group.indices(row)
 
     def log_p(self, part: Mapping[str, Mapping[str, AbstractPattern]], latent: str, terms: Terms) -> Array | float:
         """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it."""
@@ -170,27 +72,33 @@ class Blankets:
             total = total + pattern.sum(terms[name])
         return total
 
+    def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
+        """The sums for the elements of `latent` that these groups' data choose: terms and indices with groups first."""
+        return [item.sum(terms[item.term], indices) for item in self.look_ups.get(latent, [])]
+
+    def log_p_looked_up(self, latent: str, sums: list[Array]) -> Array | float:
+        """The share of `looked_up` in log p_i."""
+        total: Array | float = 0.0
+        for item, value in zip(self.look_ups.get(latent, []), sums, strict=True):
+            total = total + item.spread(value)
+        return total
+
 
 def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]:
     """Trace the model once and read off its blankets; also the number of term elements in one group."""
     dummy = {name: _dummy(problem, name) for name in problem.latents}
     beta = {name: dummy[name] for name in problem.globals}
     z = {name: dummy[name] for name in problem.locals}
-    prior_factors = Factors(problem.prior_terms, (beta,), data)
-    prior, prior_size = _patterns(problem, prior_factors, (beta,), data, known=True)
-    group_factors = None
-    group: dict[str, dict[str, AbstractPattern]] = {}
-    group_size = 0
-    if problem.num_groups:
-        group_factors = Factors(problem.group_terms, (beta, z), row)
-        group, group_size = _patterns(problem, group_factors, (beta, z), row, known=False)
-    unread = [name for name in problem.latents if name not in prior and name not in group]
+    prior = _part(problem, problem.prior_terms, (beta,), data, known=True)
+    group = _part(problem, problem.group_terms, (beta, z), row, known=False) if problem.num_groups else _NOTHING
+    blankets = Blankets(prior, group, problem.num_groups)
+    unread = [n for n in problem.latents if n not in prior.patterns | group.patterns and n not in group.look_ups]
     if unread:
         raise ValueError(
             f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
             "use it in the function or remove its declaration"
         )
-    return Blankets(prior, group, prior_factors, group_factors), max(prior_size, group_size)
+    return blankets, max(sum(int(np.prod(s)) for s in part.shapes.values()) for part in (prior, group))
 
 
 def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
@@ -199,25 +107,49 @@ def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, jax.dtypes.canonicalize_dtype(dtype))
 
 
-def _patterns(
+def _part(
     problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any, *, known: bool
-) -> tuple[dict[str, dict[str, AbstractPattern]], int]:
+) -> Part:
+    factors = Factors(function, latents, constant)
     arrays, static = eqx.partition(constant, is_array)
-    matrices, shapes = reads(lambda given, a: function(*given, eqx.combine(a, static)), latents, arrays, known=known)
+    found = reads(lambda given, a: factors(*given, eqx.combine(a, static)), latents, arrays, known=known)
+    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
+    width += sum(look_up.size for look_up in found.look_ups)
     names = [name for part in latents for name in sorted(part)]
-    found: dict[str, dict[str, AbstractPattern]] = {}
-    size = 0
-    for (term, shape), matrix in zip(sorted(shapes.items()), matrices, strict=True):
-        size += matrix.shape[0]
+    patterns: dict[str, dict[str, AbstractPattern]] = {}
+    look_ups: dict[str, list[AbstractLookedUp]] = {}
+    lost = list(found.lost)
+    shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
+    for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
+        pairs = None
+        if num_pairs(output) <= MOST_PAIRS:
+            pairs = matrix(output, int(np.prod(shape)), width)
+        elif output is not None:
+            lost.append(Lost(factors.lines[term], "too many pairs of elements to keep apart"))
         offset = 0
-        for name in names:
-            event = int(np.prod(problem.latents[name].event))
-            count = int(np.prod(problem.shape(name)))
-            block = sparse.csr_array(matrix[:, offset : offset + count * event])
-            offset += count * event
-            if event > 1:
-                merge = sparse.csr_array(sparse.kron(sparse.eye_array(count), np.ones((event, 1), np.int32)))
-                block = sparse.csr_array((block @ merge).astype(bool))
-            if block.nnz:
-                found.setdefault(name, {})[term] = recognise(block, shape.shape, problem.shape(name))
-    return found, size
+        for leaf, name in enumerate(names):
+            event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
+            first, offset = offset, offset + int(np.prod(factor_shape)) * event
+            if pairs is None:
+                read = np.isin(np.arange(first, offset), output.sets.indices).any()
+                chosen = any(leaf in look_up.targets for look_up in found.look_ups)
+                if read or chosen:
+                    patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
+                continue
+            block = _merged(sparse.csr_array(pairs[:, first:offset]), event)
+            items = looked_up(term, shape, pairs, found.look_ups, leaf, factor_shape, event)
+            if items and block.nnz:  # read directly and by a look-up: no element may be counted twice
+                patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
+            elif items:
+                look_ups.setdefault(name, []).extend(items)
+            elif block.nnz:
+                patterns.setdefault(name, {})[term] = recognise(block, shape, factor_shape)
+    return Part(factors, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
+
+
+def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:
+    """Elements of one vector, such as a Dirichlet's, are one factor of q."""
+    if event == 1:
+        return block
+    merge = sparse.csr_array(sparse.kron(sparse.eye_array(block.shape[1] // event), np.ones((event, 1), np.int32)))
+    return sparse.csr_array((block @ merge).astype(bool))

@@ -71,7 +71,7 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
         z = {name: values[name] for name in problem.locals}
         terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1))(beta, z, row)
-        _check_moves(terms, blankets.group, moves)
+        _check_moves(terms, blankets.group, moves, blankets.look_ups, blankets.indices(row))
         _check_totals(terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row))
 
 
@@ -86,13 +86,18 @@ def _check_totals(factors: Terms, terms: Terms) -> None:
         )
 
 
-def _check_moves(terms: Terms, part: Any, moves: list[tuple[str, int]]) -> None:
+def _check_moves(
+    terms: Terms, part: Any, moves: list[tuple[str, int]], look_ups: Any = None, indices: Any = None
+) -> None:
     for term, value in terms.items():
         flat = np.asarray(value).reshape(-1, len(moves) + 1)
         for column, (latent, factor) in enumerate(moves, start=1):
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=0, atol=0, equal_nan=True)
             pattern = part.get(latent, {}).get(term)
             inside = pattern.members(factor) if pattern is not None else np.zeros(len(flat), bool)
+            for item in (look_ups or {}).get(latent, []):
+                if item.term == term:
+                    inside = inside | item.members(factor, indices)
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
                 raise RuntimeError(

@@ -102,29 +102,39 @@ def evaluate(
         def block(item):
             part, part_states = item
             found, terms, ratios = _groups(target, drawn.values, part, draws, key, samples, counts)
+            indices = jax.vmap(blankets.indices)(part.rows)
             local_elbo = ratios.sum(0)
             new_states = {}
             for name, latent in problem.locals.items():
-                log_p = jax.vmap(lambda t, n=name: blankets.log_p(blankets.group, n, t))(terms)
+                log_p = jax.vmap(lambda t, i, n=name: _local_log_p(blankets, n, t, i))(terms, indices)
                 weight = log_p - found.log_q[name] if rao_blackwell else _like(elbo + local_elbo, found.log_q[name])
                 keep = _keep(problem, latent, part.lengths)
                 weight, score = _mask(keep, masked(weight), jax.tree.map(masked, found.score[name]))
                 new_states[name] = consume(part_states[name], weight, score)
             summed = jax.tree.map(lambda leaf: leaf.sum(0), terms)
-            return (summed, local_elbo, found.floored.sum()), new_states
+            chosen = {name: blankets.looked_up(name, terms, indices) for name in problem.globals}
+            return (summed, chosen, local_elbo, found.floored.sum()), new_states
 
-        (group_terms, local_elbo, local_floored), rows = _scan(block, blocks, batch, states["rows"])
+        (group_terms, chosen, local_elbo, local_floored), rows = _scan(block, blocks, batch, states["rows"])
         elbo, floored = elbo + scale * local_elbo, floored + local_floored
     fitted = {}
     for name in problem.globals if target.fit_globals else ():
         # N/B is applied here, once: to the groups' part of a global's log p_i
         log_p = blankets.log_p(blankets.prior, name, prior)
         if batch is not None:
-            log_p = log_p + scale * blankets.log_p(blankets.group, name, group_terms)
+            of_groups = blankets.log_p(blankets.group, name, group_terms) + blankets.log_p_looked_up(name, chosen[name])
+            log_p = log_p + scale * of_groups
         log_q_i = drawn.log_q[name]
         weight = log_p - log_q_i if rao_blackwell else _like(elbo, log_q_i)
         fitted[name] = consume(states["globals"][name], masked(weight), jax.tree.map(masked, drawn.score[name]))
     return Chunk({"globals": fitted, "rows": rows}, masked(elbo), floored)
+
+
+def _local_log_p(blankets: Blankets, latent: str, terms: Terms, indices: list[Array]) -> Array | float:
+    """log p_i of one group's locals."""
+    one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
+    chosen = blankets.log_p_looked_up(latent, blankets.looked_up(latent, *one))
+    return blankets.log_p(blankets.group, latent, terms) + chosen
 
 
 def draw(

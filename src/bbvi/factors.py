@@ -1,8 +1,8 @@
 """Section 3.1: undo the sums that lead to log p, so that it falls apart into its factors.
 
-The function is traced once. From each output a walk goes back through additions, sums over axes, moves of data and
-scalings by what no latent enters; where it cannot go on stands an array of factors. Their total, over all elements
-and arrays, is the value of the function.
+The function is traced once. From each output a walk goes back through additions, sums over axes, moves of data,
+scalings and masks, and into the sums of loops and of dot products; where it cannot go on stands an array of
+factors. Their total, over all elements and arrays, is the value of the function.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,39 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from jaxtyping import Array
 
-from bbvi.reads import called
+from bbvi.retrace import Summand, can_open_dot, open_dot, open_scan, retrace
+from bbvi.scans import reached
+from bbvi.source_lines import line_of
 
 # the sum over all elements does not change under these
-_REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p".split())
+_REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
+_MOST_PASSES = 20
 
 
-class Scale(NamedTuple):
-    """What multiplies an array of factors: a number, and scalars of the trace to multiply or divide by."""
+class By(NamedTuple):
+    """What multiplies, divides or masks an array of factors: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
 
+    kind: str
+    atom: Any
+    axes: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """An array of factors: `number` times `atom`, under each of `by`, the last first."""
+
+    atom: Any
     number: float
-    by: tuple[tuple[str, Any], ...]
+    by: tuple[By, ...]
+
+    @property
+    def atoms(self) -> list[Any]:
+        return [self.atom, *(b.atom for b in self.by)]
+
+    def compute(self, values: list[Any]) -> Any:
+        value, *others = values
+        for b, other in reversed(list(zip(self.by, others, strict=True))):
+            value = _under(b, value, other)
+        return value if self.number == 1 else self.number * value
 
 
 class Factors:
@@ -38,21 +60,21 @@ class Factors:
             return function(*latents, eqx.combine(arrays, self._static))
 
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(latents, arrays)
-        closed = _inlined(closed)
-        num_latents = len(jax.tree.leaves(latents))
-        pieces = _walk_back(closed.jaxpr, num_latents, sorted(shapes))
+        closed, found = _taken_apart(retrace(closed, {}), len(jax.tree.leaves(latents)))
         atoms: list[Any] = []
-
-        def slot(atom: Any) -> int:
-            known = [i for i, other in enumerate(atoms) if other is atom]
-            if not known:
-                atoms.append(atom)
-            return known[0] if known else len(atoms) - 1
-
-        self._recipes = [
-            (name, slot(atom), scale.number, [(kind, slot(scalar)) for kind, scalar in scale.by])
-            for name, atom, scale in pieces
-        ]
+        self._recipes: list[tuple[str, Piece, list[int]]] = []
+        #: where in the user's function each array of factors is computed
+        self.lines: dict[str, str] = {}
+        makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
+        for output, pieces in zip(sorted(shapes), found, strict=True):
+            whole = len(pieces) == 1 and pieces[0].number == 1 and not pieces[0].by
+            for i, piece in enumerate(pieces):
+                name = output if whole else f"{output}.{i}"
+                slots = list(range(len(atoms), len(atoms) + len(piece.atoms)))
+                atoms += piece.atoms
+                self._recipes.append((name, piece, slots))
+                made = [makers[atom] for atom in piece.atoms if not isinstance(atom, Literal) and atom in makers]
+                self.lines[name] = line_of(made[0].source_info) if made else ""
         jaxpr = closed.jaxpr.replace(outvars=atoms, debug_info=None)
         self._evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
 
@@ -60,14 +82,7 @@ class Factors:
         *latents, constants = arguments
         arrays, _ = eqx.partition(constants, is_array)
         values = self._evaluate(*jax.tree.leaves((tuple(latents), arrays)))
-        out = {}
-        for name, slot, number, by in self._recipes:
-            value = values[slot]
-            for kind, scalar in by:
-                other = values[scalar].reshape(())
-                value = value * other if kind == "mul" else value / other
-            out[name] = value if number == 1 else number * value
-        return out
+        return {name: piece.compute([values[slot] for slot in slots]) for name, piece, slots in self._recipes}
 
 
 def is_array(leaf: Any) -> bool:
@@ -75,106 +90,193 @@ def is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
-def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same trace without calls of functions inside it."""
+def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, list[list[Piece]]]:
+    """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
+    for _ in range(_MOST_PASSES):
+        walk = _Walk(closed.jaxpr, reached(closed.jaxpr, closed.jaxpr.invars[:num_latents]))
+        found = [walk.pieces(output) for output in closed.jaxpr.outvars]
+        rewrites = {}
+        for atom in [piece.atom for pieces in found for piece in pieces]:
+            eqn = None if isinstance(atom, Literal) else walk.makers.get(atom)
+            if eqn is None:
+                continue
+            if eqn.primitive.name == "dot_general" and can_open_dot(eqn, walk.is_read):
+                rewrites[atom] = open_dot
+            elif eqn.primitive.name == "scan" and eqn.outvars[0] not in rewrites:
+                rewrite = open_scan(eqn, eqn.outvars.index(atom), _summands)
+                if rewrite is not None:
+                    rewrites[eqn.outvars[0]] = rewrite
+        if not rewrites:
+            break
+        closed = retrace(closed, rewrites)
+    return closed, found
 
-    def evaluate(jaxpr: Jaxpr, consts: Any, arguments: Any) -> list[Any]:
-        env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else env[atom]
+def _summands(jaxpr: Jaxpr, output: Any) -> list[Summand]:
+    pieces = _Walk(jaxpr, reached(jaxpr, jaxpr.invars)).pieces(output)
+    return [Summand(piece.atoms, piece.compute) for piece in pieces]
 
-        for eqn in jaxpr.eqns:
-            inputs = [value(atom) for atom in eqn.invars]
-            inner = called(eqn)
-            if inner is not None:
-                outputs = evaluate(inner.jaxpr, inner.consts, inputs)
+
+class _Walk:
+    """The walk from an output back to the arrays of factors it is the sum of."""
+
+    def __init__(self, jaxpr: Jaxpr, tainted: set[Any]):
+        self.jaxpr, self.tainted = jaxpr, tainted
+        self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+
+    def is_read(self, atom: Any) -> bool:
+        return not isinstance(atom, Literal) and atom in self.tainted
+
+    def pieces(self, output: Any) -> list[Piece]:
+        open_: dict[tuple[Any, tuple[By, ...]], float] = {}
+        found: list[Piece] = []
+
+        def add(piece: Piece) -> None:
+            if self.is_read(piece.atom):
+                key = piece.atom, piece.by
+                open_[key] = open_.get(key, 0.0) + piece.number
             else:
-                outputs = eqn.primitive.bind(*inputs, **eqn.params)
-                outputs = outputs if eqn.primitive.multiple_results else [outputs]
-            env.update(zip(eqn.outvars, outputs, strict=True))
-        return [value(atom) for atom in jaxpr.outvars]
+                found.append(piece)
 
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
-    return jax.make_jaxpr(lambda *arguments: evaluate(closed.jaxpr, closed.consts, arguments))(*avals)
-
-
-def _walk_back(jaxpr: Jaxpr, num_latents: int, names: list[str]) -> list[tuple[str, Any, Scale]]:
-    """The arrays of factors, each with the name of its output and its scale."""
-    tainted = set(jaxpr.invars[:num_latents])
-    for eqn in jaxpr.eqns:
-        if any(not isinstance(atom, Literal) and atom in tainted for atom in eqn.invars):
-            tainted.update(eqn.outvars)
-
-    def reads(atom: Any) -> bool:
-        return not isinstance(atom, Literal) and atom in tainted
-
-    pieces = []
-    for name, output in zip(names, jaxpr.outvars, strict=True):
-        open_: dict[tuple[Any, tuple], float] = {}
-        found: list[tuple[Any, Scale]] = []
-        _add(open_, found, output, (), 1.0, reads)
-        for eqn in reversed(jaxpr.eqns):
+        add(Piece(output, 1.0, ()))
+        for eqn in reversed(self.jaxpr.eqns):
             for key in [key for key in open_ if key[0] in eqn.outvars]:
-                number = open_.pop(key)
-                parts = _open(eqn, reads)
+                piece = Piece(key[0], open_.pop(key), key[1])
+                parts = self.open(eqn, piece)
                 if parts is None:
-                    found.append((key[0], Scale(number, key[1])))
-                    continue
-                for atom, factor, by in parts:
-                    _add(open_, found, atom, key[1] + by, number * factor, reads)
-        found += [(atom, Scale(number, by)) for (atom, by), number in open_.items()]
-        whole = len(found) == 1 and found[0][1] == Scale(1.0, ())
-        pieces += [(name if whole else f"{name}.{i}", atom, scale) for i, (atom, scale) in enumerate(found)]
-    return pieces
+                    found.append(piece)
+                for part in parts or []:
+                    add(part)
+        return found + [Piece(atom, number, by) for (atom, by), number in open_.items()]
+
+    def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
+        name, out = eqn.primitive.name, eqn.outvars[0].aval
+        if name == "reduce_sum" or name in _REARRANGED:
+            axes = _axes_before(eqn)
+            if name == "convert_element_type" and not _both_real(eqn.invars[0].aval, out):
+                return None
+            return _through(piece, eqn.invars[0], axes)
+        if name == "broadcast_in_dim":
+            repeated = _size(out) / max(1, _size(eqn.invars[0].aval))
+            return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
+        if name in ("neg", "add", "add_any", "sub"):
+            return self._added(eqn, piece)
+        if name in ("mul", "div"):
+            return self._scaled(eqn, piece)
+        if name == "select_n":
+            return self._masked(eqn, piece)
+        return None
+
+    def _added(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        name, out = eqn.primitive.name, eqn.outvars[0].aval
+        if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
+            return None
+        signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
+        repeated = [_size(out) / max(1, _size(atom.aval)) for atom in eqn.invars]
+        return [
+            piece._replace(atom=atom, number=piece.number * sign * times)
+            for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
+        ]
+
+    def _scaled(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
+        name, (left, right) = eqn.primitive.name, eqn.invars
+        if self.is_read(left) and self.is_read(right):
+            if self._sums(left) == self._sums(right) or (name == "div" and self._sums(right)):
+                return None
+            left, right = (right, left) if self._sums(right) else (left, right)
+        elif name == "mul" and self.is_read(right):
+            left, right = right, left
+        elif self.is_read(right):
+            return None
+        if left.aval.shape != eqn.outvars[0].aval.shape:
+            return None
+        if isinstance(right, Literal) and np.ndim(right.val) == 0:
+            number = float(right.val)
+            if number == 0:
+                return None
+            return [piece._replace(atom=left, number=piece.number * (number if name == "mul" else 1 / number))]
+        return [piece._replace(atom=left, by=(*piece.by, By(name, right, _axes(right.aval))))]
+
+    def _masked(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        """Go on into what a mask keeps, where it puts zero for the rest."""
+        if len(eqn.invars) != 3:
+            return None
+        mask, if_false, if_true = eqn.invars
+        if isinstance(mask, Literal):
+            return None
+        zero = [self._is_zero(if_false), self._is_zero(if_true)]
+        if zero[0] == zero[1]:
+            return None
+        kept, kind = (if_true, "keep") if zero[0] else (if_false, "drop")
+        return [piece._replace(atom=kept, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
+
+    def _is_zero(self, atom: Any) -> bool:
+        if isinstance(atom, Literal):
+            return bool(np.all(np.asarray(atom.val) == 0))
+        eqn = self.makers.get(atom)
+        moves = ("broadcast_in_dim", "convert_element_type", "reshape")
+        return eqn is not None and eqn.primitive.name in moves and self._is_zero(eqn.invars[0])
+
+    def _sums(self, atom: Any) -> bool:
+        """Whether the walk would find a sum over axes behind this, not counting sums of arrays element by element."""
+        eqn = None if isinstance(atom, Literal) else self.makers.get(atom)
+        if eqn is None or not self.is_read(atom):
+            return False
+        name = eqn.primitive.name
+        if name == "reduce_sum":
+            return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
+        if name == "dot_general":
+            return can_open_dot(eqn, self.is_read)
+        if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
+            return any(self._sums(a) for a in eqn.invars)
+        return name in ("add", "sub") and eqn.outvars[0].aval.shape == () and any(self._sums(a) for a in eqn.invars)
 
 
-def _add(open_: Any, found: Any, atom: Any, by: tuple, number: float, reads: Callable[[Any], bool]) -> None:
-    if reads(atom):
-        open_[atom, by] = open_.get((atom, by), 0.0) + number
-    else:
-        found.append((atom, Scale(number, by)))
+def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:
+    """The piece one move of data earlier; `axes` tells where each axis of what came out was before."""
+    by = []
+    for b in piece.by:
+        if b.axes and (axes is None or any(axis not in axes for axis in b.axes)):
+            return None
+        by.append(b._replace(axes=tuple(axes[axis] for axis in b.axes) if axes else ()))
+    return [piece._replace(atom=before, by=tuple(by))]
 
 
-def _open(eqn: Any, reads: Callable[[Any], bool]) -> list[tuple[Any, float, tuple]] | None:
-    """The parts whose sums add up to the sum of this result; None where it is an array of factors itself."""
-    name, out = eqn.primitive.name, eqn.outvars[0].aval
-    size = int(np.prod(out.shape))
-
-    def repeated(atom: Any) -> float:
-        return size / max(1, int(np.prod(atom.aval.shape)))
-
-    if name == "reduce_sum" or name in _REARRANGED:
-        return [(eqn.invars[0], 1.0, ())]
-    if name == "convert_element_type" and _both_real(eqn.invars[0].aval, out):
-        return [(eqn.invars[0], 1.0, ())]
+def _axes_before(eqn: Any) -> dict[int, int] | None:
+    """Which axis of the input each axis of the output was; None where that cannot be said."""
+    name, before, out = eqn.primitive.name, eqn.invars[0].aval, eqn.outvars[0].aval
+    if name == "reduce_sum":
+        return dict(enumerate(a for a in range(before.ndim) if a not in eqn.params["axes"]))
+    if name == "transpose":
+        return dict(enumerate(eqn.params["permutation"]))
     if name == "broadcast_in_dim":
-        return [(eqn.invars[0], repeated(eqn.invars[0]), ())]
-    if name == "neg":
-        return [(eqn.invars[0], -1.0, ())]
-    if name in ("add", "add_any"):
-        return [(atom, repeated(atom), ()) for atom in eqn.invars]
-    if name == "sub":
-        left, right = eqn.invars
-        return [(left, repeated(left), ()), (right, -repeated(right), ())]
-    if name in ("mul", "div"):
-        return _scaled(eqn, name, repeated, reads)
-    return None
+        dimensions = eqn.params["broadcast_dimensions"]
+        return {d: a for a, d in enumerate(dimensions) if before.shape[a] == out.shape[d]}
+    if name in ("reshape", "squeeze", "expand_dims"):
+        long = [[a for a, s in enumerate(shape) if s != 1] for shape in (out.shape, before.shape)]
+        same = [out.shape[a] for a in long[0]] == [before.shape[a] for a in long[1]]
+        return dict(zip(*long, strict=True)) if same else None
+    return None if name == "rev" else {a: a for a in range(out.ndim)}
+
+
+def _axes(aval: Any) -> tuple[int, ...]:
+    return tuple(axis for axis, size in enumerate(aval.shape) if size != 1)
+
+
+def _under(b: By, value: Any, other: Any) -> Any:
+    other = jax.lax.broadcast_in_dim(jnp.squeeze(other), value.shape, b.axes)
+    if b.kind == "mul":
+        return value * other
+    if b.kind == "div":
+        return value / other
+    return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
+
+
+def _size(aval: Any) -> int:
+    return int(np.prod(aval.shape))
 
 
 def _both_real(one: Any, other: Any) -> bool:
     return jnp.issubdtype(one.dtype, jnp.floating) and jnp.issubdtype(other.dtype, jnp.floating)
-
-
-def _scaled(eqn: Any, name: str, repeated: Callable[[Any], float], reads: Any) -> list[tuple[Any, float, tuple]] | None:
-    left, right = eqn.invars
-    if name == "mul" and reads(right) and not reads(left):
-        left, right = right, left
-    if reads(right) or int(np.prod(right.aval.shape)) != 1:
-        return None
-    if isinstance(right, Literal):
-        number = float(right.val)
-        if number == 0:
-            return None
-        return [(left, repeated(left) * (number if name == "mul" else 1 / number), ())]
-    return [(left, repeated(left), ((name, right),))]

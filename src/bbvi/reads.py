@@ -1,19 +1,33 @@
 """Section 3.1: which latent elements each element of each factor reads, by interpreting the trace abstractly.
 
-A variable of the trace is mapped to a boolean sparse matrix, its elements by all latent elements, or to None
-when it reads none. A primitive without a rule reads all that its inputs read: that costs variance, never bias.
-What is asked is value dependence: comparisons, rounding and look-ups read their inputs, whatever their derivative.
+Every variable of the trace is mapped to the sets of latent elements that its elements read. A primitive without a
+rule reads all that its inputs read: that costs variance, never bias. What is asked is value dependence:
+comparisons, rounding and look-ups read their inputs, whatever their derivative.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sparse
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-Reads: TypeAlias = Any  # a boolean sparse.csr_array, or None
+from bbvi import indexing, linear, scans
+from bbvi.read_sets import (
+    MOST_PAIRS,
+    Reads,
+    ReadSets,
+    empty,
+    everything,
+    merge,
+    mix,
+    own,
+    reduce,
+    stack,
+    union,
+)
+from bbvi.source_lines import line_of
 
 _ELEMENTWISE = frozenset(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
@@ -23,9 +37,19 @@ _ELEMENTWISE = frozenset(
     "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan "
     "tanh xor zeta".split()
 )
-_MOVES = frozenset("broadcast_in_dim reshape transpose squeeze expand_dims slice rev split".split())
-_JOINS = frozenset("concatenate pad dynamic_update_slice".split())
-_LOOK_UPS = frozenset("gather dynamic_slice".split())
+_MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
+    "broadcast_in_dim": lambda ids, p: _broadcast_in_dim(ids, p["shape"], p["broadcast_dimensions"]),
+    "reshape": lambda ids, p: ids.reshape(p["new_sizes"]),
+    "transpose": lambda ids, p: ids.transpose(p["permutation"]),
+    "squeeze": lambda ids, p: ids.squeeze(p["dimensions"]),
+    "expand_dims": lambda ids, p: np.expand_dims(ids, p["dimensions"]),
+    "rev": lambda ids, p: np.flip(ids, p["dimensions"]),
+    "slice": lambda ids, p: ids[
+        tuple(
+            slice(*s) for s in zip(p["start_indices"], p["limit_indices"], p["strides"] or [1] * ids.ndim, strict=True)
+        )
+    ],
+}
 _REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
 )
@@ -34,46 +58,66 @@ _CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
 _CALLS = frozenset(
     "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split()
 )
-_MOST_PAIRS = 20_000_000
+_NEVER_EVALUATED = frozenset("while pure_callback io_callback debug_callback".split())
+_REMEDIES = {
+    "sort": "sorting reads every element",
+    "while": "a while loop is not followed; lax.scan or fori_loop with a fixed number of steps is",
+    "cholesky": "a Cholesky factor reads its whole matrix",
+    "triangular_solve": "a solve reads its whole system",
+    "reduce": "lax.reduce with a function of one's own; jnp.sum, max, logsumexp are followed",
+}
 
 
-def reads(
-    function: Callable[..., Any], latents: Any, constants: Any = (), *, known: bool = False
-) -> tuple[list[sparse.csr_array], Any]:
+class Lost(NamedTuple):
+    """Where precision was lost: the line of the user's function, and why."""
+
+    line: str
+    why: str
+
+
+class Found(NamedTuple):
+    """What the outputs of a function read, the look-ups that only the data can resolve, and what was lost.
+
+    The sets' columns are all latent elements, then one for each element that a look-up yields.
+    """
+
+    outputs: list[Reads]
+    look_ups: list[indexing.LookUp]
+    lost: list[Lost]
+    closed: ClosedJaxpr
+    shapes: Any
+
+
+def reads(function: Callable[..., Any], latents: Any, constants: Any = (), *, known: bool = False) -> Found:
     """For each leaf of `function(latents, constants)`, the latent elements each of its elements reads.
 
     Latent elements are numbered over the leaves of `latents` in order, row-major. With `known` the values of
-    the constants may be used, for indices among them; without, only their shapes.
+    the constants may be used, for indices and masks among them; without, only their shapes.
     """
-    closed, out_shape = jax.make_jaxpr(function, return_shape=True)(latents, constants)
-    leaves = jax.tree.leaves(latents)
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(latents, constants)
+    leaves, others = jax.tree.leaves(latents), jax.tree.leaves(constants)
     sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
-    total = sum(sizes)
+    total, offset = sum(sizes), 0
     inputs: list[Reads] = []
-    offset = 0
-    for size in sizes:
-        inputs.append(sparse.csr_array(sparse.eye_array(size, total, k=offset, dtype=bool)))
+    for leaf, size in zip(leaves, sizes, strict=True):
+        inputs.append(own(leaf.shape, offset, total))
         offset += size
-    others = jax.tree.leaves(constants)
-    inputs += [None] * len(others)
-    scope = _Scope(total)
+    scope = Scope(look_ups=indexing.LookUps(sizes))
     scope.know(closed.jaxpr.constvars, closed.consts)
+    scope.know(closed.jaxpr.invars[: len(leaves)], [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves])
     if known:
         scope.know(closed.jaxpr.invars[len(leaves) :], others)
-    outputs = scope.interpret(closed.jaxpr, inputs)
-    shapes = jax.tree.leaves(out_shape)
-    full = [
-        sparse.csr_array((int(np.prod(s.shape)), total), dtype=bool) if out is None else out
-        for out, s in zip(outputs, shapes, strict=True)
-    ]
-    return full, out_shape
+    outputs = scope.interpret(closed.jaxpr, inputs + [None] * len(others))
+    assert scope.look_ups is not None
+    return Found(outputs, scope.look_ups.found, list(scope.lost), closed, shapes)
 
 
-class _Scope:
+class Scope:
     """One trace under interpretation: what each variable reads and, where it can be had, its value."""
 
-    def __init__(self, total: int):
-        self.total = total
+    def __init__(self, look_ups: indexing.LookUps | None = None, lost: dict[Lost, None] | None = None):
+        self.look_ups = look_ups
+        self.lost: dict[Lost, None] = {} if lost is None else lost
         self._reads: dict[Any, Reads] = {}
         self._values: dict[Any, Any] = {}
         self._makers: dict[Any, Any] = {}
@@ -84,86 +128,136 @@ class _Scope:
     def interpret(self, jaxpr: Jaxpr, inputs: list[Reads]) -> list[Reads]:
         self._reads.update(zip(jaxpr.invars, inputs, strict=True))
         for eqn in jaxpr.eqns:
+            self._makers.update((v, eqn) for v in eqn.outvars)
             ins = [self.reads(atom) for atom in eqn.invars]
-            if all(r is None for r in ins):
-                self._makers.update((v, eqn) for v in eqn.outvars)
-                outs: list[Reads] = [None] * len(eqn.outvars)
-            else:
-                outs = self.apply(eqn, ins)
+            outs = [None] * len(eqn.outvars) if all(r is None for r in ins) else self.apply(eqn, ins)
             self._reads.update(zip(eqn.outvars, outs, strict=True))
         return [self.reads(atom) for atom in jaxpr.outvars]
 
     def reads(self, atom: Any) -> Reads:
         return None if isinstance(atom, Literal) else self._reads.get(atom)
 
-    def value(self, atom: Any) -> Any:
-        """The value of something that reads no latent, worked out when it is asked for; None if it is not known."""
-        if isinstance(atom, Literal):
-            return atom.val
-        if atom not in self._values and atom in self._makers:
-            eqn = self._makers[atom]
-            inputs = [self.value(other) for other in eqn.invars]
-            if all(value is not None for value in inputs):
-                arrays, inner = [jax.numpy.asarray(v) for v in inputs], called(eqn)
-                if inner is not None:
-                    self.know(eqn.outvars, jaxpr_as_fun(inner)(*arrays))
-                else:
-                    made = eqn.primitive.bind(*arrays, **eqn.params)
-                    self.know(eqn.outvars, made if eqn.primitive.multiple_results else [made])
-        return self._values.get(atom)
+    def known(self, atom: Any) -> tuple[np.ndarray, np.ndarray] | None:
+        """The value of those elements that read no latent, and which these are; None if there are none."""
+        trusted = np.broadcast_to(empty(self.reads(atom)), atom.aval.shape)
+        if not trusted.any():
+            return None
+        value = self._value(atom)
+        return None if value is None else (np.asarray(value), trusted)
+
+    def _value(self, atom: Any) -> Any:
+        """A value worked out when it is asked for, with zeros for the latents; None where the data are unknown."""
+        todo = [atom]
+        while todo:
+            top = todo[-1]
+            if isinstance(top, Literal) or top in self._values or top not in self._makers:
+                todo.pop()
+                continue
+            eqn = self._makers[top]
+            waiting = [a for a in eqn.invars if not isinstance(a, Literal) and a not in self._values]
+            unmade = [a for a in waiting if a not in self._makers]
+            if unmade or eqn.primitive.name in _NEVER_EVALUATED:
+                self._values.update((v, None) for v in eqn.outvars)
+            elif waiting:
+                todo += waiting
+            else:
+                self._evaluate(eqn)
+        return atom.val if isinstance(atom, Literal) else self._values.get(atom)
+
+    def _evaluate(self, eqn: Any) -> None:
+        inputs = [a.val if isinstance(a, Literal) else self._values[a] for a in eqn.invars]
+        made: Any = [None] * len(eqn.outvars)
+        if all(value is not None for value in inputs):
+            arrays, inner = [jnp.asarray(v) for v in inputs], called(eqn)
+            made = jaxpr_as_fun(inner)(*arrays) if inner is not None else eqn.primitive.bind(*arrays, **eqn.params)
+            made = made if inner is not None or eqn.primitive.multiple_results else [made]
+        self._values.update(zip(eqn.outvars, made, strict=True))
 
     def apply(self, eqn: Any, ins: list[Reads]) -> list[Reads]:
         name = eqn.primitive.name
         if not eqn.outvars:  # a side effect
             return []
-        out = eqn.outvars[0].aval
+        if name == "select_n":
+            return [self.choose(eqn, ins)]
+        if name == "mul":
+            return [self.multiply(eqn, ins)]
         if name in _ELEMENTWISE:
-            shapes = [atom.aval.shape for atom in eqn.invars]
-            return [_union([_broadcast(r, shape, out.shape) for r, shape in zip(ins, shapes, strict=True)])]
+            return [_like(union(ins), eqn.outvars[0])]
         if name in _MOVES:
-            return [_select(ins[0], ids) for ids in _move(eqn, [_ids(eqn.invars[0])], [])]
-        if name in _JOINS or name in _LOOK_UPS:
-            return self.look_up(eqn, ins, 2 if name in ("pad", "dynamic_update_slice") else None)
+            assert ins[0] is not None
+            return [ReadSets(_MOVES[name](ins[0].ids, eqn.params), ins[0].sets)]
+        if name in ("concatenate", "pad", "split"):
+            return _join(eqn, ins)
         if name in _REDUCTIONS:
-            kept = [axis for axis in range(eqn.invars[0].aval.ndim) if axis not in eqn.params["axes"]]
-            return [_reduce(ins[0], eqn.invars[0].aval.shape, kept)]
+            return [reduce(ins[0], eqn.params["axes"])]
         if name in _CUMULATIVE:
-            return [_accumulate(eqn, ins)]
-        if name == "dot_general":
-            return [_dot(eqn, ins)]
+            return [accumulate(ins[0], eqn.params["axis"], reverse=eqn.params.get("reverse", False))]
         if name == "cond":
             return self.branches(eqn, ins)
+        if name == "scan":
+            return scans.scan(self, eqn, ins)
+        for rules in (indexing.RULES, linear.RULES):
+            if name in rules:
+                return [rules[name](self, eqn, ins)]
         inner = called(eqn)
-        return _everything(eqn, ins) if inner is None else self.nested(inner, eqn.invars, ins)
+        if inner is not None:
+            return self.nested(inner, eqn.invars, ins, self.look_ups)
+        return self.everything(eqn, ins, _REMEDIES.get(name, f"no rule for {name!r}"))
 
-    def look_up(self, eqn: Any, ins: list[Reads], num_moved: int | None) -> list[Reads]:
-        """Run a move of data on element ids; its indices must be known, else it may read all of its inputs."""
-        if num_moved is None:
-            num_moved = len(ins) if eqn.primitive.name in _JOINS else 1
-        if any(r is not None for r in ins[num_moved:]):
-            return _everything(eqn, ins)
-        indices = [self.value(atom) for atom in eqn.invars[num_moved:]]
-        if any(value is None for value in indices):
-            return _everything(eqn, ins)
-        ids, offset, stack = [], 0, []
-        for atom, part in zip(eqn.invars[:num_moved], ins[:num_moved], strict=True):
-            ids.append(_ids(atom) + offset)
-            offset += _size(atom)
-            stack.append(sparse.csr_array((_size(atom), self.total), dtype=bool) if part is None else part)
-        return [_select(sparse.csr_array(sparse.vstack(stack)), _move(eqn, ids, indices)[0])]
+    def everything(self, eqn: Any, ins: list[Reads], why: str) -> list[Reads]:
+        self.lose(eqn, why)
+        return [everything(ins, v.aval.shape) for v in eqn.outvars]
 
-    def nested(self, inner: ClosedJaxpr, atoms: Any, ins: list[Reads]) -> list[Reads]:
-        scope = _Scope(self.total)
+    def lose(self, eqn: Any, why: str) -> None:
+        """Note that precision was lost here."""
+        self.lost[Lost(line_of(eqn.source_info), why)] = None
+
+    def choose(self, eqn: Any, ins: list[Reads]) -> Reads:
+        """A choice by what is known reads only what was chosen."""
+        known, shape = self.known(eqn.invars[0]), eqn.outvars[0].aval.shape
+        full = _like(union(ins), eqn.outvars[0])
+        if known is None:
+            return full
+        chosen, trusted = (np.broadcast_to(part, shape) for part in known)
+        cases, sets = stack(ins[1:], [shape] * len(ins[1:]))
+        return mix(trusted, ReadSets(np.choose(chosen.astype(int), cases, mode="clip"), sets), full)
+
+    def multiply(self, eqn: Any, ins: list[Reads]) -> Reads:
+        """What is multiplied by an exact zero is not read."""
+        result, shape = _like(union(ins), eqn.outvars[0]), eqn.outvars[0].aval.shape
+        for atom in eqn.invars:
+            known = self.known(atom)
+            if known is not None:
+                zero = np.broadcast_to(known[1] & (known[0] == 0), shape)
+                result = mix(zero, None, result) if zero.any() else result
+        return result
+
+    def value_of(self, atom: Any) -> Any:
+        """The value of what reads no latent at all, if it is known."""
+        return self._value(atom) if np.all(empty(self.reads(atom))) else None
+
+    def nested(
+        self, inner: ClosedJaxpr, atoms: Any, ins: list[Reads], look_ups: indexing.LookUps | None = None
+    ) -> list[Reads]:
+        values = [self._value(atom) if np.any(empty(r)) else None for atom, r in zip(atoms, ins, strict=True)]
+        return self.nested_with(inner, ins, values, look_ups)
+
+    def nested_with(
+        self, inner: ClosedJaxpr, ins: list[Reads], values: list[Any], look_ups: indexing.LookUps | None = None
+    ) -> list[Reads]:
+        scope = Scope(look_ups, self.lost)
         scope.know(inner.jaxpr.constvars, inner.consts)
-        unread = [(v, atom) for v, atom, r in zip(inner.jaxpr.invars, atoms, ins, strict=True) if r is None]
-        scope.know([v for v, _ in unread], [self.value(atom) for _, atom in unread])
+        scope.know(inner.jaxpr.invars, values)
         return scope.interpret(inner.jaxpr, ins)
 
     def branches(self, eqn: Any, ins: list[Reads]) -> list[Reads]:
         """A choice reads what any branch reads, and what it is chosen by."""
-        found = [self.nested(branch, eqn.invars[1:], ins[1:]) for branch in eqn.params["branches"]]
-        chosen_by = [_broadcast(ins[0], (), v.aval.shape) for v in eqn.outvars]
-        return [_union([*parts, chooser]) for *parts, chooser in zip(*found, chosen_by, strict=True)]
+        branches, known = eqn.params["branches"], self.known(eqn.invars[0])
+        if known is not None:
+            chosen = branches[int(np.clip(known[0], 0, len(branches) - 1))]
+            return self.nested(chosen, eqn.invars[1:], ins[1:])
+        found = [self.nested(branch, eqn.invars[1:], ins[1:]) for branch in branches]
+        return [_like(union([*parts, ins[0]]), v) for *parts, v in zip(*found, eqn.outvars, strict=True)]
 
 
 def called(eqn: Any) -> ClosedJaxpr | None:
@@ -179,92 +273,42 @@ def called(eqn: Any) -> ClosedJaxpr | None:
     return None
 
 
-def _everything(eqn: Any, ins: list[Reads]) -> list[Reads]:
-    union = _union([_reduce(r, (r.shape[0],), []) for r in ins if r is not None])
-    return [_broadcast(union, (), v.aval.shape) for v in eqn.outvars]
-
-
-def _size(atom: Any) -> int:
-    return int(np.prod(atom.aval.shape))
-
-
-def _ids(atom: Any) -> np.ndarray:
-    return np.arange(_size(atom)).reshape(atom.aval.shape)
-
-
-def _union(parts: list[Reads]) -> Reads:
-    present = [p for p in parts if p is not None]
-    result = present[0] if present else None
-    for part in present[1:]:
-        result = sparse.csr_array(result + part)
-    return result
-
-
-def _broadcast(part: Reads, shape: tuple[int, ...], target: tuple[int, ...]) -> Reads:
-    if part is None or shape == target:
+def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
+    """The union with all that stands before along an axis, or behind if reversed."""
+    if part is None or part.ids.size == 0:
         return part
-    return _select(part, np.broadcast_to(np.arange(part.shape[0]).reshape(shape), target))
-
-
-def _select(part: Reads, ids: np.ndarray) -> Reads:
-    """Rows of a matrix by element ids; an id that is none (a look-up out of bounds) reads nothing."""
-    if part is None:
-        return None
-    flat = np.asarray(ids).ravel()
-    missing = (flat < 0) | (flat >= part.shape[0])
-    if not missing.any():
-        return sparse.csr_array(part[flat])
-    keep = sparse.diags_array((~missing).astype(np.int32), dtype=np.int32)
-    return sparse.csr_array((keep @ part[np.where(missing, 0, flat)].astype(np.int32)).astype(bool))
-
-
-def _move(eqn: Any, arrays: list[np.ndarray], indices: list[Any]) -> list[np.ndarray]:
-    """Run a move of data on element ids: no rule for each move is needed."""
-    moved = [jax.numpy.asarray(a, np.int32) for a in arrays]
-    params = {**eqn.params, "fill_value": -1} if "fill_value" in eqn.params else eqn.params
-    made = eqn.primitive.bind(*moved, *[jax.numpy.asarray(i) for i in indices], **params)
-    return [np.asarray(m) for m in (made if eqn.primitive.multiple_results else [made])]
-
-
-def _gathered(members: np.ndarray, rows: np.ndarray, num_rows: int, part: Reads) -> Reads:
-    """Row r of the result is the union of the rows of `part` that are listed with r."""
-    ones = np.ones(members.size, np.int32)
-    gather = sparse.csr_array((ones, (rows.ravel(), members.ravel())), (num_rows, part.shape[0]))
-    return sparse.csr_array((gather @ part.astype(np.int32)).astype(bool))
-
-
-def _reduce(part: Reads, shape: tuple[int, ...], kept: list[int]) -> Reads:
-    """Union over all axes but `kept`, which come out in that order."""
-    if part is None:
-        return None
-    ids = np.arange(part.shape[0]).reshape(shape)
-    rest = [axis for axis in range(len(shape)) if axis not in kept]
-    sizes = [int(np.prod([shape[a] for a in axes])) for axes in (kept, rest)]
-    members = ids.transpose(kept + rest).reshape(sizes)
-    rows = np.broadcast_to(np.arange(members.shape[0])[:, None], members.shape)
-    return _gathered(members, rows, members.shape[0], part)
-
-
-def _accumulate(eqn: Any, ins: list[Reads]) -> Reads:
-    """A cumulative operation reads all that stands before, or behind if it is reversed."""
-    axis, shape = eqn.params["axis"], eqn.invars[0].aval.shape
-    length = shape[axis]
-    if _size(eqn.invars[0]) * length > _MOST_PAIRS:
-        return _everything(eqn, ins)[0]
+    length, shape = part.ids.shape[axis], part.ids.shape
+    if part.ids.size * length > 2 * MOST_PAIRS:
+        return everything([part], shape)
     first, last = np.tril_indices(length)
-    earlier, later = (first, last) if eqn.params.get("reverse") else (last, first)
-    lines = np.moveaxis(_ids(eqn.invars[0]), axis, -1).reshape(_size(eqn.invars[0]) // max(1, length), length)
-    return _gathered(lines[:, earlier], lines[:, later], _size(eqn.invars[0]), ins[0])
+    earlier, later = (first, last) if reverse else (last, first)
+    lines = np.moveaxis(np.arange(part.ids.size).reshape(shape), axis, -1).reshape(-1, length)
+    numbers = np.moveaxis(part.ids, axis, -1).reshape(-1, length)
+    return merge(ReadSets(numbers[:, earlier], part.sets), lines[:, later], shape)
 
 
-def _dot(eqn: Any, ins: list[Reads]) -> Reads:
-    contract, batch = eqn.params["dimension_numbers"]
-    sides, frees = [], []
-    for atom, part, contracted, batched in zip(eqn.invars, ins, contract, batch, strict=True):
-        shape = atom.aval.shape
-        free = [a for a in range(len(shape)) if a not in contracted and a not in batched]
-        sides.append(_reduce(part, shape, [*batched, *free]))
-        frees.append(int(np.prod([shape[a] for a in free])))
-    num_batch = int(np.prod([eqn.invars[0].aval.shape[a] for a in batch[0]]))
-    b, left, right = np.indices((num_batch, *frees))
-    return _union([_select(sides[0], b * frees[0] + left), _select(sides[1], b * frees[1] + right)])
+def _broadcast_in_dim(ids: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:
+    inner = [1] * len(shape)
+    for axis, dimension in enumerate(dimensions):
+        inner[dimension] = ids.shape[axis]
+    return np.broadcast_to(ids.reshape(inner), shape)
+
+
+def _like(part: Reads, variable: Any) -> Reads:
+    """Spread over the shape of a variable."""
+    if part is None or part.ids.shape == variable.aval.shape:
+        return part
+    return ReadSets(np.broadcast_to(part.ids, variable.aval.shape), part.sets)
+
+
+def _join(eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """Run a move of data among arrays on the numbers of their sets."""
+    ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars])
+    name = eqn.primitive.name
+    if name == "concatenate":
+        moved = [np.concatenate(ids, eqn.params["dimension"])]
+    elif name == "split":
+        moved = np.split(ids[0], np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"])
+    else:
+        moved = [np.asarray(jax.lax.pad(*(jnp.asarray(i, jnp.int32) for i in ids), eqn.params["padding_config"]))]
+    return [ReadSets(m, sets) for m in moved]

@@ -1,0 +1,140 @@
+"""Section 3.1: how a blanket's factors are summed: by a reduction over axes where that is what it is.
+
+Arrays here have samples on the last axis.
+"""
+
+import itertools
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+from jaxtyping import Array, Float
+
+
+class AbstractPattern(eqx.Module):
+    """How the elements of one term array are summed for the factors of one latent array."""
+
+    @abstractmethod
+    def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*factors samples"]:
+        """For each factor of q, the sum of the term's elements that read it."""
+
+    @abstractmethod
+    def members(self, factor: int) -> np.ndarray:
+        """Which elements of the term, flattened, read this factor of q."""
+
+
+class Reduction(AbstractPattern):
+    """Factor axis k is matched with term axis `matched[k]`, or with none; unmatched term axes are summed."""
+
+    term_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    matched: tuple[int | None, ...] = eqx.field(static=True)
+
+    def narrow_sum(self, term):
+        """The sums, with size 1 along the axes of the factors for which they are all the same."""
+        axes = [axis for axis in self.matched if axis is not None]
+        rest = tuple(axis for axis in range(len(self.term_shape)) if axis not in axes)
+        total = jnp.sum(term, axis=rest)
+        total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
+        shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
+        return total.reshape([*shape, term.shape[-1]])
+
+    def sum(self, term):
+        return jnp.broadcast_to(self.narrow_sum(term), (*self.factor_shape, term.shape[-1]))
+
+    def members(self, factor):
+        position = np.unravel_index(factor, self.factor_shape) if self.factor_shape else ()
+        keep = np.zeros(self.term_shape, bool)
+        index: list[Any] = [slice(None)] * len(self.term_shape)
+        for k, axis in enumerate(self.matched):
+            if axis is not None:
+                index[axis] = position[k]
+        keep[tuple(index)] = True
+        return keep.ravel()
+
+
+class Listed(AbstractPattern):
+    """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
+
+    lists: np.ndarray
+    term_size: int = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def sum(self, term):
+        flat = term.reshape(self.term_size, term.shape[-1])
+        flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
+        total = flat[self.lists[:, 0]]
+        for column in range(1, self.lists.shape[1]):
+            total = total + flat[self.lists[:, column]]
+        return total.reshape(*self.factor_shape, term.shape[-1])
+
+    def members(self, factor):
+        keep = np.zeros(self.term_size + 1, bool)
+        keep[self.lists[factor]] = True
+        return keep[:-1]
+
+
+class Scattered(AbstractPattern):
+    """An irregular pattern with long lists: each (term element, factor) pair is added on its own."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    term_size: int = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def sum(self, term):
+        flat = term.reshape(self.term_size, term.shape[-1])
+        num = int(np.prod(self.factor_shape))
+        total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
+        return total.reshape(*self.factor_shape, term.shape[-1])
+
+    def members(self, factor):
+        keep = np.zeros(self.term_size, bool)
+        keep[self.rows[self.columns == factor]] = True
+        return keep
+
+
+_LONGEST_LIST = 8
+
+
+def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
+    """The cheapest pattern that is exactly these (term element, factor of q) pairs."""
+    rows, columns = pairs.nonzero()
+    order = np.lexsort((rows, columns))
+    rows, columns = rows[order], columns[order]
+    for matched in _candidates(term_shape, factor_shape):
+        used = [axis for axis in matched if axis is not None]
+        expected = int(np.prod(factor_shape)) * int(np.prod([s for a, s in enumerate(term_shape) if a not in used]))
+        if expected == len(rows) and _agree(rows, columns, term_shape, factor_shape, matched):
+            return Reduction(term_shape, factor_shape, matched)
+    counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
+    term_size = int(np.prod(term_shape))
+    if counts.max() > _LONGEST_LIST:
+        return Scattered(rows, columns, term_size, factor_shape)
+    members = np.full((len(counts), counts.max()), term_size)
+    slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    members[columns, slot] = rows
+    return Listed(members, term_size, factor_shape)
+
+
+def _candidates(term_shape, factor_shape):
+    choices = [[None, *(a for a, t in enumerate(term_shape) if t == size)] for size in factor_shape]
+    for matched in itertools.product(*choices):
+        used = [axis for axis in matched if axis is not None]
+        if len(set(used)) == len(used):
+            yield matched
+
+
+def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
+    term = np.unravel_index(rows, term_shape) if term_shape else ()
+    factor = np.unravel_index(columns, factor_shape) if factor_shape else ()
+    return all(axis is None or bool((term[axis] == factor[k]).all()) for k, axis in enumerate(matched))
+
+
+def whole(term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> Reduction:
+    """Every element of the term reads every factor of q."""
+    return Reduction(term_shape, factor_shape, (None,) * len(factor_shape))

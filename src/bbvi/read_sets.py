@@ -1,0 +1,180 @@
+"""Section 3.1: sets of latent elements, one for each element of an array, equal ones stored once.
+
+An array of the trace is an array of numbers of sets, of its own shape, and a boolean sparse matrix with a row for
+each set. A move of data is then that move on the numbers. None stands for an array that reads no latent.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import scipy.sparse as sparse
+
+# sets that would grow beyond this many (element, latent) pairs are replaced by their union: that is sound
+MOST_PAIRS = 20_000_000
+
+
+class ReadSets(NamedTuple):
+    """Which set each element reads, and the sets by latent elements."""
+
+    ids: np.ndarray
+    sets: sparse.csr_array
+
+
+Reads: TypeAlias = ReadSets | None
+
+
+def own(shape: tuple[int, ...], offset: int, total: int) -> ReadSets:
+    """Each element reads one latent element: itself, counted from `offset`."""
+    size = int(np.prod(shape))
+    sets = sparse.csr_array(sparse.eye_array(size, total, k=offset, dtype=bool))
+    return ReadSets(np.arange(size).reshape(shape), sets)
+
+
+def union(parts: Sequence[Reads]) -> Reads:
+    """Element by element; parts of shape () go with every element."""
+    present = [p for p in parts if p is not None]
+    if not present:
+        return None
+    result = present[0]
+    for part in present[1:]:
+        result = _pair(result, part)
+    return result
+
+
+def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
+    """The union of all elements with the same entry in `rows`, which has the shape of `part`."""
+    if part is None:
+        return None
+    num = int(np.prod(shape))
+    used, compact = np.unique(part.ids, return_inverse=True)
+    sets = _rows(part.sets, used)
+    pairs = np.unique(np.asarray(rows, np.int64).ravel() * max(1, len(used)) + compact.ravel())
+    row, number = pairs // max(1, len(used)), pairs % max(1, len(used))
+    members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (num, len(used)))
+    first, ids = _distinct(members)
+    chosen = sparse.csr_array(members[first])
+    if (chosen @ np.diff(sets.indptr)).sum() > MOST_PAIRS:
+        return everything([part], shape)
+    merged = sparse.csr_array((chosen @ sets.astype(np.int32)).astype(bool))
+    return ReadSets(ids.reshape(shape), merged)
+
+
+def reduce(part: Reads, axes: Sequence[int]) -> Reads:
+    """The union over these axes, which go."""
+    if part is None or not axes:
+        return part
+    shape = part.ids.shape
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    target = tuple(shape[axis] for axis in kept)
+    rows = np.arange(int(np.prod(target))).reshape([1 if a in axes else shape[a] for a in range(len(shape))])
+    return merge(part, np.broadcast_to(rows, shape), target)
+
+
+def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
+    """Every element reads all that any of the parts reads."""
+    present = [p for p in parts if p is not None and p.ids.size]
+    if not present:
+        return None
+    width = max(p.sets.shape[1] for p in present)
+    columns = np.unique(np.concatenate([_rows(p.sets, np.unique(p.ids)).indices for p in present]))
+    sets = sparse.csr_array((np.ones(len(columns), bool), columns, np.array([0, len(columns)])), (1, width))
+    return ReadSets(np.zeros(shape, np.int64), sets)
+
+
+def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:
+    """Numbers of sets in one common table, in which set 0 is empty, for a move of data among several arrays."""
+    width = max((p.sets.shape[1] for p in parts if p is not None), default=0)
+    tables = [sparse.csr_array((1, width), dtype=bool)]
+    ids, offset = [], 1
+    for part, shape in zip(parts, shapes, strict=True):
+        if part is None:
+            ids.append(np.zeros(shape, np.int64))
+        else:
+            ids.append(part.ids + offset)
+            tables.append(widen(part.sets, width))
+            offset += part.sets.shape[0]
+    return ids, sparse.csr_array(sparse.vstack(tables, format="csr"))
+
+
+def mix(mask: np.ndarray, one: Reads, other: Reads) -> Reads:
+    """`one` where the mask is true, `other` elsewhere."""
+    if one is None and other is None:
+        return None
+    (left, right), sets = stack([one, other], [np.shape(mask)] * 2)
+    return ReadSets(np.where(mask, left, right), sets)
+
+
+def empty(part: Reads) -> np.ndarray | bool:
+    """Which elements read nothing."""
+    return True if part is None else np.diff(part.sets.indptr)[part.ids] == 0
+
+
+def covers(part: Reads, other: Reads) -> bool:
+    """Whether each element of `part` reads at least what that of `other` does."""
+    if other is None or other.ids.size == 0:
+        return True
+    if part is None:
+        return bool(np.all(empty(other)))
+    both = _pair(part, other)
+    return bool(np.all(np.diff(both.sets.indptr)[both.ids] == np.diff(part.sets.indptr)[part.ids]))
+
+
+def matrix(part: Reads, size: int, width: int) -> sparse.csr_array:
+    """Elements by latent elements."""
+    if part is None:
+        return sparse.csr_array((size, width), dtype=bool)
+    return _rows(widen(part.sets, width), part.ids.ravel())
+
+
+def num_pairs(part: Reads) -> int:
+    """How many (element, latent) pairs there are."""
+    return 0 if part is None else int(np.diff(part.sets.indptr)[part.ids].sum())
+
+
+def widen(sets: sparse.csr_array, width: int) -> sparse.csr_array:
+    """The same sets among more latent elements."""
+    if sets.shape[1] == width:
+        return sets
+    return sparse.csr_array((sets.data, sets.indices, sets.indptr), (sets.shape[0], width))
+
+
+def _pair(a: ReadSets, b: ReadSets) -> ReadSets:
+    if a.sets is b.sets and (a.ids is b.ids or np.array_equal(a.ids, b.ids)):
+        return a
+    left, right = np.broadcast_arrays(a.ids, b.ids)
+    width = max(a.sets.shape[1], b.sets.shape[1])
+    one, other = widen(a.sets, width), widen(b.sets, width)
+    codes = left.astype(np.int64) * b.sets.shape[0] + right
+    distinct, ids = np.unique(codes, return_inverse=True)
+    first, second = distinct // b.sets.shape[0], distinct % b.sets.shape[0]
+    size = np.diff(one.indptr)[first].sum() + np.diff(other.indptr)[second].sum()
+    if size > MOST_PAIRS:
+        whole = everything([a, b], left.shape)
+        assert whole is not None
+        return whole
+    return ReadSets(ids.reshape(left.shape), sparse.csr_array(_rows(one, first) + _rows(other, second)))
+
+
+def _rows(sets: sparse.csr_array, numbers: np.ndarray) -> sparse.csr_array:
+    """Rows of a sparse matrix by their numbers, any number of times."""
+    lengths = np.diff(sets.indptr)[numbers]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+    indices = sets.indices[np.repeat(sets.indptr[:-1][numbers], lengths) + within]
+    return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), (len(numbers), sets.shape[1]))
+
+
+def _distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """The first of each kind of row, and for each row its kind: equal rows have equal sums of random 64-bit words."""
+    words = np.random.default_rng(0).integers(0, 2**64, size=(2, members.shape[1]), dtype=np.uint64)
+    one, other = (
+        np.add.reduceat(np.append(w[members.indices], np.uint64(0)), members.indptr[:-1], dtype=np.uint64)
+        for w in words
+    )
+    nothing = np.diff(members.indptr) == 0  # reduceat gives an empty row its neighbour's entry
+    one, other = np.where(nothing, np.uint64(0), one), np.where(nothing, np.uint64(0), other)
+    _, first, kind = np.unique(one, return_index=True, return_inverse=True)
+    if not np.array_equal(other[first][kind], other):
+        return np.arange(len(one)), np.arange(len(one))
+    return first, kind.ravel()

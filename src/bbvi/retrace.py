@@ -1,0 +1,152 @@
+"""The user's trace rewritten: calls inlined, and sums that hide in a loop or in a product brought to light.
+
+A rewritten trace computes the same values; each operation keeps the line of the user's function it came from.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from bbvi.reads import called
+from bbvi.scans import reached
+from bbvi.source_lines import line_of
+
+Rewrite = Callable[[Any, list[Any]], list[Any]]
+
+
+def retrace(closed: ClosedJaxpr, rewrites: dict[Any, Rewrite]) -> ClosedJaxpr:
+    """The same trace with these variables' equations replaced, and without calls of functions inside it."""
+
+    def evaluate(jaxpr: Any, consts: Any, arguments: Any, call: Any = None) -> list[Any]:
+        env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = [value(atom) for atom in eqn.invars]
+            inner, rewrite = called(eqn), rewrites.get(eqn.outvars[0]) if eqn.outvars else None
+            # a function that a library compiled long ago stands where it is called
+            source = eqn.source_info if call is None or line_of(eqn.source_info) else call
+            with source_info_util.user_context(source.traceback):
+                if rewrite is not None:
+                    outputs = rewrite(eqn, inputs)
+                elif inner is not None:
+                    outputs = evaluate(inner.jaxpr, inner.consts, inputs, source)
+                else:
+                    outputs = eqn.primitive.bind(*inputs, **eqn.params)
+                    outputs = outputs if eqn.primitive.multiple_results else [outputs]
+            env.update(zip(eqn.outvars, outputs, strict=True))
+        return [value(atom) for atom in jaxpr.outvars]
+
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
+    return jax.make_jaxpr(lambda *arguments: evaluate(closed.jaxpr, closed.consts, arguments))(*avals)
+
+
+def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
+    """Whether a product is no larger, before its sum is taken, than what it is made of."""
+    left, right = (atom.aval for atom in eqn.invars)
+    contract, _ = eqn.params["dimension_numbers"]
+    out = int(np.prod(eqn.outvars[0].aval.shape))
+    expanded = out * int(np.prod([left.shape[a] for a in contract[0]]))
+    sizes = [int(np.prod(atom.aval.shape)) for atom in eqn.invars if is_read(atom)]
+    return left.dtype == right.dtype == eqn.outvars[0].aval.dtype and expanded <= max([out, *sizes])
+
+
+def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
+    """A dot product as a product and a sum."""
+    (left_c, right_c), (left_b, right_b) = eqn.params["dimension_numbers"]
+    left, right = inputs
+    left_free = [a for a in range(left.ndim) if a not in left_c and a not in left_b]
+    right_free = [a for a in range(right.ndim) if a not in right_c and a not in right_b]
+    left = jnp.transpose(left, [*left_b, *left_free, *left_c])
+    right = jnp.transpose(right, [*right_b, *right_free, *right_c])
+    num_batch, num_sum = len(left_b), len(left_c)
+    left = jnp.expand_dims(left, tuple(range(num_batch + len(left_free), num_batch + len(left_free) + len(right_free))))
+    right = jnp.expand_dims(right, tuple(range(num_batch, num_batch + len(left_free))))
+    product = left * right
+    return [jnp.sum(product, axis=tuple(range(product.ndim - num_sum, product.ndim)))]
+
+
+class Summand:
+    """One of the arrays whose sum over all elements is that of a variable: how it is computed in its trace."""
+
+    def __init__(self, atoms: list[Any], compute: Callable[[list[Any]], Any]):
+        self.atoms, self.compute = atoms, compute
+
+
+def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any], list[Summand]]) -> Rewrite | None:
+    """How to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
+
+    `which` is a number that is only ever added to, or one number for each step. None if it is neither.
+    """
+    params = eqn.params
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    body = retrace(params["jaxpr"], {})
+    out = body.jaxpr.outvars[which]
+    if isinstance(out, Literal) or out.aval.shape != () or not jnp.issubdtype(out.aval.dtype, jnp.floating):
+        return None
+    summands = take_apart(body.jaxpr, out)
+    is_carry = which < num_carry
+    if is_carry:
+        held = body.jaxpr.invars[num_consts + which]
+        entered = reached(body.jaxpr, [held])
+        own = [s for s in summands if s.atoms == [held]]
+        summands = [s for s in summands if s.atoms != [held]]
+        others = [v for k, v in enumerate(body.jaxpr.outvars) if k != which]
+        used = [atom for s in summands for atom in s.atoms] + [v for v in others if not isinstance(v, Literal)]
+        if len(own) != 1 or own[0].compute([1.0]) != 1.0 or any(atom in entered for atom in used):
+            return None
+    elif len(summands) == 1 and summands[0].atoms[0].aval.shape == ():
+        return None
+
+    def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
+        return _run_open(eqn, inputs, body, which, summands)
+
+    return rewrite
+
+
+def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Summand]) -> list[Any]:
+    params = eqn.params
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]
+    carried = [k for k in range(num_carry) if k != which]
+    kept = [k for k in range(len(body.jaxpr.outvars)) if k != which]
+    atoms: list[Any] = [a for s in summands for a in s.atoms]
+    function = jaxpr_as_fun(
+        ClosedJaxpr(
+            body.jaxpr.replace(outvars=[*(body.jaxpr.outvars[k] for k in kept), *atoms], debug_info=None), body.consts
+        )
+    )
+    absent = jnp.zeros((), body.jaxpr.outvars[which].aval.dtype)
+
+    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
+        held = [absent] * num_carry
+        for k, value in zip(carried, carry, strict=True):
+            held[k] = value
+        made = list(function(*consts, *held, *x))
+        values, rest = made[len(kept) :], made[len(carried) : len(kept)]
+        terms = []
+        for summand in summands:
+            terms.append(summand.compute(values[: len(summand.atoms)]))
+            values = values[len(summand.atoms) :]
+        return made[: len(carried)], (rest, terms)
+
+    init = [jnp.asarray(inputs[num_consts + k]) for k in carried]
+    final, (rest, terms) = jax.lax.scan(
+        step, init, list(xs), length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
+    )
+    if which < num_carry:
+        total = inputs[num_consts + which] + sum((jnp.sum(t) for t in terms), absent)
+    else:
+        total = sum(
+            (jnp.sum(t, axis=tuple(range(1, t.ndim))) for t in terms), jnp.zeros(params["length"], absent.dtype)
+        )
+    outputs = [*final, *rest]
+    outputs.insert(which, total)
+    return outputs

@@ -1,4 +1,4 @@
-"""Is the score-function gradient biased? NumPyro's TraceGraph_ELBO and bbvi against exact enumeration; about a minute.
+"""Is the score-function gradient biased? NumPyro's TraceGraph_ELBO and bbvi against enumeration: a minute or two.
 
 Three models whose latents are all Bernoulli, at one mean-field q with fixed logits: a chain written by `scan`, an array
 whose entries meet in a cumulative sum without a plate, and locals in a subsampled plate. The exact gradient is a sum over
@@ -11,6 +11,7 @@ import os
 import platform
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -125,7 +126,7 @@ def array_log_joint(z: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def maybe_plate(plate: bool) -> Any:
-    return numpyro.plate("entries", LENGTH) if plate else numpyro.handlers.block(hide=[])
+    return numpyro.plate("entries", LENGTH) if plate else nullcontext()
 
 
 def array_model(x, *, z_event: bool, x_event: bool, z_plate: bool, x_plate: bool):
@@ -187,12 +188,6 @@ def groups_guide(x, *, size: int):
         numpyro.sample("z", dist.Bernoulli(logits=logits[rows]))
 
 
-def param_in_plate_guide(x):
-    numpyro.sample("g", dist.Bernoulli(logits=numpyro.param("logits_g", jnp.zeros(()))))
-    with numpyro.plate("groups", NUM_GROUPS, subsample_size=BATCH):
-        numpyro.sample("z", dist.Bernoulli(logits=numpyro.param("logits_z", jnp.zeros(NUM_GROUPS), event_dim=0)))
-
-
 def likelihood_subsampled_model(x):
     g = numpyro.sample("g", dist.Bernoulli(PRIOR))
     with numpyro.plate("groups", NUM_GROUPS):
@@ -215,7 +210,6 @@ def groups(rng: np.random.Generator) -> Case:
     whole, batch = ({"size": size} for size in (NUM_GROUPS, BATCH))
     ways = {
         "z and x in a subsampled plate": Written(partial(groups_model, **batch), partial(groups_guide, **batch)),
-        "the same, the guide's param in the plate": Written(partial(groups_model, **batch), param_in_plate_guide),
         "all z drawn, x alone in a subsampled plate": Written(
             likelihood_subsampled_model, partial(groups_guide, **whole)
         ),
@@ -267,22 +261,14 @@ def exact_gradient(case: Case) -> np.ndarray:
 
 
 class Estimate(NamedTuple):
-    """Mean and standard error over repeats of every parameter's gradient."""
+    """Mean and standard error over repeats."""
 
     mean: np.ndarray
     error: np.ndarray
 
 
-class FromNumPyro(NamedTuple):
-    """The gradient, the value of the ELBO beside it, and whether NumPyro said that something is wrong."""
-
-    gradient: Estimate
-    elbo: Estimate
-    warned: bool
-
-
-def from_numpyro(case: Case, way: Written, draws: int, *, seed: int) -> FromNumPyro:
-    """Differentiate minus the loss of TraceGraph_ELBO, as SVI does, in many repeats."""
+def from_numpyro(case: Case, way: Written, draws: int, *, seed: int) -> tuple[Estimate, Estimate, bool]:
+    """Estimate the gradient, and the ELBO itself, as SVI does; and say whether NumPyro warned of a plate."""
     loss, x = TraceGraph_ELBO(num_particles=PARTICLES).loss, jnp.asarray(case.x)
     params = {f"logits_{name}": jnp.asarray(value) for name, value in case.logits.items()}
 
@@ -296,7 +282,7 @@ def from_numpyro(case: Case, way: Written, draws: int, *, seed: int) -> FromNumP
         elbo, gradient = repeats(jax.random.split(jax.random.key(seed), draws // PARTICLES))
     columns = [np.reshape(gradient[name], (len(elbo), -1)) for name in sorted(gradient)]
     warned = any("plate" in str(warning.message) for warning in caught)
-    return FromNumPyro(over_repeats(np.concatenate(columns, 1)), over_repeats(np.asarray(elbo)), warned)
+    return over_repeats(np.concatenate(columns, 1)), over_repeats(np.asarray(elbo)), warned
 
 
 def over_repeats(values: np.ndarray) -> Estimate:
@@ -338,9 +324,9 @@ def measure(draws: int, seed: int) -> tuple[list[list[str]], list[list[str]], fl
         exact, elbo = exact_gradient(case), exact_elbo(case, flat(case.logits))
         rows = []
         for title, way in case.ways.items():
-            found = from_numpyro(case, way, draws, seed=seed)
-            rows.append([name, title, "yes" if found.warned else "no", *worst(case, exact, found.gradient)])
-            elbo_deviation = max(elbo_deviation, abs(float((found.elbo.mean - elbo) / found.elbo.error)))
+            found, value, warned = from_numpyro(case, way, draws, seed=seed)
+            rows.append([name, title, "yes" if warned else "no", *worst(case, exact, found)])
+            elbo_deviation = max(elbo_deviation, abs(float((value.mean - elbo) / value.error)))
         ways += rows
         beside.append([name, "NumPyro TraceGraph_ELBO", *rows[0][3:]])
         for title, gradient in SCORES.items():
@@ -376,7 +362,8 @@ def main() -> None:
     print("\nWays to write the same models in NumPyro; the first of each is the one above.\n")
     print(render(["model", "written as", "warns", *COLUMNS], ways, markdown=options.markdown))
     print(
-        f"\nThe mean of NumPyro's ELBO itself is within {elbo_deviation:.1f} standard errors of the exact one in all rows."
+        "\nA row shows the largest of 7 or 8 deviations: without bias, above 2.7 once in twenty rows. NumPyro's ELBO "
+        f"itself, the value, is within {elbo_deviation:.1f} standard errors of the exact one in all rows."
     )
 
 

@@ -115,8 +115,84 @@ def ragged_groups():
     )
 
 
-FLAT = {"chain": chain, "categories": categories, "counts": counts}
-HIERARCHICAL = {"groups": groups, "ragged_groups": ragged_groups}
+def scanned_chain():
+    """Four coupled bits in a loop that adds up the log joint."""
+
+    def log_joint(z, bias):
+        def step(carry, now):
+            before, total = carry
+            x, b = now
+            return (x, total + b * x + 0.8 * x * before - 0.3 * before), None
+
+        (_, total), _ = jax.lax.scan(step, (jnp.int32(1), 0.0), (z["x"], bias))
+        return total
+
+    return bbvi.Model(log_joint, x=bbvi.binary(4)), jnp.array([0.4, -0.3, 0.8, 0.1])
+
+
+def walk():
+    """An array without plates: each observation sees the sum of the steps so far."""
+
+    def log_joint(z, y):
+        return dist.Bernoulli(0.3).log_prob(z["z"]).sum() + dist.Normal(jnp.cumsum(z["z"]) + 0.0, 1.0).log_prob(y).sum()
+
+    return bbvi.Model(log_joint, z=bbvi.binary(4)), jnp.array([0.3, 1.2, 0.9, 2.2])
+
+
+def by_hand():
+    """Products of sums, a dot product and a mask, as one writes a density by hand."""
+
+    def log_joint(z, data):
+        r = data["y"] - z["x"]
+        fit = -0.5 * (1.0 + z["s"]) * jnp.dot(r, r) - 0.2 * z["t"][0] * jnp.sum(r * z["t"])
+        return fit + jnp.where(data["seen"], (z["x"] * jnp.array([[0.4], [-0.3]])).sum(0), 0).sum() + 0.1 * z["s"]
+
+    model = bbvi.Model(log_joint, x=bbvi.binary(3), s=bbvi.binary(), t=bbvi.binary(3))
+    return model, {"y": jnp.array([0.2, 1.3, -0.4]), "seen": jnp.array([True, False, True])}
+
+
+def ratings():
+    """Users rate items that their data name, one item twice; each item is one bit."""
+
+    def log_likelihood(beta, z, row):
+        return dist.Normal(beta["item"][row["which"]] * (1.0 + z["user"]), 1.0).log_prob(row["y"])
+
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: (jnp.array([0.4, -0.6, 0.1]) * beta["item"]).sum(),
+        log_local=lambda beta, z, row: 0.3 * z["user"],
+        log_likelihood=log_likelihood,
+        globals={"item": bbvi.binary(3)},
+        locals={"user": bbvi.binary()},
+    )
+    which = jnp.array([[0, 2], [1, 1], [2, 1]])
+    return model, {"which": which, "y": jnp.array([[0.2, 1.4], [-0.5, 0.9], [1.8, 0.1]])}
+
+
+def matches():
+    """Each match reads two strengths that its data name, once the same one twice, through a common scale."""
+
+    def log_likelihood(beta, z, row):
+        strength = (beta["scale"] + 1.0) * beta["team"] + 0.2
+        levels = z["form"][row["side"]]
+        return dist.Normal(strength[row["home"]] - 0.7 * strength[row["away"]] * levels, 1.0).log_prob(row["y"]).sum()
+
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: -0.2 * beta["team"].sum() + 0.3 * beta["scale"],
+        log_local=lambda beta, z, row: (0.3 * z["form"]).sum(),
+        log_likelihood=log_likelihood,
+        globals={"team": bbvi.binary(2), "scale": bbvi.binary()},
+        locals={"form": bbvi.binary(2)},
+    )
+    rows = {"home": [[0, 1], [1, 1], [0, 0]], "away": [[1, 0], [1, 0], [0, 1]], "side": [[0, 1], [1, 1], [0, 0]]}
+    rows = {name: jnp.array(value) for name, value in rows.items()}
+    return model, {**rows, "y": jnp.array([[0.2, 1.4], [-0.5, 0.9], [1.8, 0.1]])}
+
+
+FLAT = {
+    "chain": chain, "categories": categories, "counts": counts,
+    "scanned_chain": scanned_chain, "walk": walk, "by_hand": by_hand,
+}  # fmt: skip
+HIERARCHICAL = {"groups": groups, "ragged_groups": ragged_groups, "ratings": ratings, "matches": matches}
 
 
 # ---- enumeration --------------------------------------------------------------------------------------------

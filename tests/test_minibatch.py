@@ -34,8 +34,9 @@ def test_a_row_in_the_batch_has_its_full_gradient(name):
     for group in range(3):
         batches = [b for b in itertools.combinations(range(3), 2) if group in b]
         found = [model.expected(UNBIASED["Eq. 6"], 1, numbers=list(b)) for b in batches]
-        row = np.mean([f["z"]["logits"][group] for f in found], axis=0) / (3 / 2)
-        np.testing.assert_allclose(row, truth["z"]["logits"][group], atol=1e-5)
+        for local in model.problem.locals:
+            row = np.mean([f[local]["logits"][group] for f in found], axis=0) / (3 / 2)
+            np.testing.assert_allclose(row, truth[local]["logits"][group], atol=1e-5)
 
 
 def test_every_batch_is_equally_likely():

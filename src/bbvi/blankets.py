@@ -130,7 +130,7 @@ def _part(
         for leaf, name in enumerate(names):
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
             first, offset = offset, offset + int(np.prod(factor_shape)) * event
-            if pairs is None:
+            if pairs is None and output is not None:
                 read = np.isin(np.arange(first, offset), output.sets.indices).any()
                 chosen = any(leaf in look_up.targets for look_up in found.look_ups)
                 if read or chosen:

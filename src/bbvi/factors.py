@@ -12,12 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import Array
 
-from bbvi.retrace import Summand, can_open_dot, open_dot, open_scan, retrace
-from bbvi.scans import reached
+from bbvi.retrace import Rewrite, Summand, can_open_dot, open_dot, open_scan, retrace
 from bbvi.source_lines import line_of
+from bbvi.traces import reached, run
 
 # the sum over all elements does not change under these
 _REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
@@ -75,13 +75,12 @@ class Factors:
                 self._recipes.append((name, piece, slots))
                 made = [makers[atom] for atom in piece.atoms if not isinstance(atom, Literal) and atom in makers]
                 self.lines[name] = line_of(made[0].source_info) if made else ""
-        jaxpr = closed.jaxpr.replace(outvars=atoms, debug_info=None)
-        self._evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
+        self._closed, self._atoms = closed, atoms
 
     def __call__(self, *arguments: Any) -> dict[str, Array]:
         *latents, constants = arguments
         arrays, _ = eqx.partition(constants, is_array)
-        values = self._evaluate(*jax.tree.leaves((tuple(latents), arrays)))
+        values = run(self._closed, jax.tree.leaves((tuple(latents), arrays)), self._atoms)
         return {name: piece.compute([values[slot] for slot in slots]) for name, piece, slots in self._recipes}
 
 
@@ -95,7 +94,7 @@ def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, li
     for _ in range(_MOST_PASSES):
         walk = _Walk(closed.jaxpr, reached(closed.jaxpr, closed.jaxpr.invars[:num_latents]))
         found = [walk.pieces(output) for output in closed.jaxpr.outvars]
-        rewrites = {}
+        rewrites: dict[Any, Rewrite] = {}
         for atom in [piece.atom for pieces in found for piece in pieces]:
             eqn = None if isinstance(atom, Literal) else walk.makers.get(atom)
             if eqn is None:
@@ -231,7 +230,7 @@ class _Walk:
             return can_open_dot(eqn, self.is_read)
         if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
             return any(self._sums(a) for a in eqn.invars)
-        return name in ("add", "sub") and eqn.outvars[0].aval.shape == () and any(self._sums(a) for a in eqn.invars)
+        return name in ("add", "sub") and np.shape(eqn.outvars[0].aval) == () and any(map(self._sums, eqn.invars))
 
 
 def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:

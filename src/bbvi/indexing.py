@@ -167,7 +167,8 @@ def _dynamic_update_slice(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
     if any(start is None for start in starts):
         return scope.everything(eqn, ins, "an update at a place that is not known")[0]
     ids, sets = stack(ins[:2], [atom.aval.shape for atom in eqn.invars[:2]])
-    updated = jax.lax.dynamic_update_slice(*(jnp.asarray(i, jnp.int32) for i in ids), [int(s) for s in starts])
+    into, update = (jnp.asarray(i, jnp.int32) for i in ids)
+    updated = jax.lax.dynamic_update_slice(into, update, [jnp.asarray(s) for s in starts])
     return ReadSets(np.asarray(updated), sets)
 
 

@@ -15,7 +15,7 @@ def _dot(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
     arranged = [_arranged(shape, b, c) for shape, b, c in zip(shapes, batch, contract, strict=True)]
     sizes = [_sizes(shape, b, c) for shape, b, c in zip(shapes, batch, contract, strict=True)]
     (num_batch, left, inner), (_, right, _) = sizes
-    sides = []
+    sides: list[Reads] = []
     for k, (part, other) in enumerate(zip(ins, reversed(list(eqn.invars)), strict=True)):
         if part is None:
             sides.append(None)

@@ -13,29 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float, Int
 
 from bbvi.factors import is_array
 from bbvi.indexing import LookUp
 from bbvi.patterns import Reduction, recognise
-from bbvi.scans import trimmed
+from bbvi.traces import run
 
 
 class Indices:
     """`indices(row)`: for each look-up, which elements of its operand this group's data choose; -1 for none."""
 
     def __init__(self, closed: ClosedJaxpr, look_ups: Sequence[LookUp], latents: Any):
-        atoms = [atom for look_up in look_ups for atom in look_up.eqn.invars[1:]]
-        self._evaluate = jaxpr_as_fun(ClosedJaxpr(trimmed(closed.jaxpr, atoms), closed.consts))
-        self._look_ups = look_ups
-        self._latents = [np.zeros(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(latents)]
+        self._closed, self._look_ups = closed, look_ups
+        self._atoms = [atom for look_up in look_ups for atom in look_up.eqn.invars[1:]]
+        self._num_latents = len(jax.tree.leaves(latents))
 
     def __call__(self, row: Any) -> list[Array]:
         if not self._look_ups:
             return []
         arrays = jax.tree.leaves(eqx.filter(row, is_array))
-        values = list(self._evaluate(*self._latents, *arrays))
+        values = run(self._closed, [*[None] * self._num_latents, *arrays], self._atoms)
         found = []
         for look_up in self._look_ups:
             num = len(look_up.eqn.invars) - 1

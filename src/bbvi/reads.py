@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from bbvi import indexing, linear, scans
 from bbvi.read_sets import (
@@ -28,6 +28,7 @@ from bbvi.read_sets import (
     union,
 )
 from bbvi.source_lines import line_of
+from bbvi.traces import bind, called
 
 _ELEMENTWISE = frozenset(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
@@ -54,10 +55,6 @@ _REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
 )
 _CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
-# functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
-_CALLS = frozenset(
-    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split()
-)
 _NEVER_EVALUATED = frozenset("while pure_callback io_callback debug_callback".split())
 _REMEDIES = {
     "sort": "sorting reads every element",
@@ -168,9 +165,7 @@ class Scope:
         inputs = [a.val if isinstance(a, Literal) else self._values[a] for a in eqn.invars]
         made: Any = [None] * len(eqn.outvars)
         if all(value is not None for value in inputs):
-            arrays, inner = [jnp.asarray(v) for v in inputs], called(eqn)
-            made = jaxpr_as_fun(inner)(*arrays) if inner is not None else eqn.primitive.bind(*arrays, **eqn.params)
-            made = made if inner is not None or eqn.primitive.multiple_results else [made]
+            made = bind(eqn, [jnp.asarray(v) for v in inputs])
         self._values.update(zip(eqn.outvars, made, strict=True))
 
     def apply(self, eqn: Any, ins: list[Reads]) -> list[Reads]:
@@ -260,19 +255,6 @@ class Scope:
         return [_like(union([*parts, ins[0]]), v) for *parts, v in zip(*found, eqn.outvars, strict=True)]
 
 
-def called(eqn: Any) -> ClosedJaxpr | None:
-    """The trace of the function that is called here, if this is a call."""
-    if eqn.primitive.name not in _CALLS:
-        return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = eqn.params.get(key)
-        if isinstance(inner, Jaxpr):
-            inner = ClosedJaxpr(inner, ())
-        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(eqn.invars):
-            return inner
-    return None
-
-
 def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
     """The union with all that stands before along an axis, or behind if reversed."""
     if part is None or part.ids.size == 0:
@@ -310,5 +292,6 @@ def _join(eqn: Any, ins: list[Reads]) -> list[Reads]:
     elif name == "split":
         moved = np.split(ids[0], np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"])
     else:
-        moved = [np.asarray(jax.lax.pad(*(jnp.asarray(i, jnp.int32) for i in ids), eqn.params["padding_config"]))]
+        array, filling = (jnp.asarray(i, jnp.int32) for i in ids)
+        moved = [np.asarray(jax.lax.pad(array, filling, eqn.params["padding_config"]))]
     return [ReadSets(m, sets) for m in moved]

@@ -9,12 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal
 
-from bbvi.reads import called
-from bbvi.scans import reached
-from bbvi.source_lines import line_of
+from bbvi.traces import called, reached, run
 
 Rewrite = Callable[[Any, list[Any]], list[Any]]
 
@@ -22,30 +19,14 @@ Rewrite = Callable[[Any, list[Any]], list[Any]]
 def retrace(closed: ClosedJaxpr, rewrites: dict[Any, Rewrite]) -> ClosedJaxpr:
     """The same trace with these variables' equations replaced, and without calls of functions inside it."""
 
-    def evaluate(jaxpr: Any, consts: Any, arguments: Any, call: Any = None) -> list[Any]:
-        env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
-
-        def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, Literal) else env[atom]
-
-        for eqn in jaxpr.eqns:
-            inputs = [value(atom) for atom in eqn.invars]
-            inner, rewrite = called(eqn), rewrites.get(eqn.outvars[0]) if eqn.outvars else None
-            # a function that a library compiled long ago stands where it is called
-            source = eqn.source_info if call is None or line_of(eqn.source_info) else call
-            with source_info_util.user_context(source.traceback):
-                if rewrite is not None:
-                    outputs = rewrite(eqn, inputs)
-                elif inner is not None:
-                    outputs = evaluate(inner.jaxpr, inner.consts, inputs, source)
-                else:
-                    outputs = eqn.primitive.bind(*inputs, **eqn.params)
-                    outputs = outputs if eqn.primitive.multiple_results else [outputs]
-            env.update(zip(eqn.outvars, outputs, strict=True))
-        return [value(atom) for atom in jaxpr.outvars]
+    def special(eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
+        rewrite, inner = rewrites.get(eqn.outvars[0]) if eqn.outvars else None, called(eqn)
+        if rewrite is not None:
+            return rewrite(eqn, values)
+        return None if inner is None else run(inner, values, inner.jaxpr.outvars, special, source)
 
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
-    return jax.make_jaxpr(lambda *arguments: evaluate(closed.jaxpr, closed.consts, arguments))(*avals)
+    return jax.make_jaxpr(lambda *arguments: run(closed, arguments, closed.jaxpr.outvars, special))(*avals)
 
 
 def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
@@ -118,18 +99,14 @@ def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summan
     carried = [k for k in range(num_carry) if k != which]
     kept = [k for k in range(len(body.jaxpr.outvars)) if k != which]
     atoms: list[Any] = [a for s in summands for a in s.atoms]
-    function = jaxpr_as_fun(
-        ClosedJaxpr(
-            body.jaxpr.replace(outvars=[*(body.jaxpr.outvars[k] for k in kept), *atoms], debug_info=None), body.consts
-        )
-    )
+    outputs = [*(body.jaxpr.outvars[k] for k in kept), *atoms]
     absent = jnp.zeros((), body.jaxpr.outvars[which].aval.dtype)
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
         held = [absent] * num_carry
         for k, value in zip(carried, carry, strict=True):
             held[k] = value
-        made = list(function(*consts, *held, *x))
+        made = run(body, [*consts, *held, *x], outputs)
         values, rest = made[len(kept) :], made[len(carried) : len(kept)]
         terms = []
         for summand in summands:
@@ -147,6 +124,6 @@ def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summan
         total = sum(
             (jnp.sum(t, axis=tuple(range(1, t.ndim))) for t in terms), jnp.zeros(params["length"], absent.dtype)
         )
-    outputs = [*final, *rest]
-    outputs.insert(which, total)
-    return outputs
+    results = [*final, *rest]
+    results.insert(which, total)
+    return results

@@ -10,9 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from bbvi.read_sets import MOST_PAIRS, Reads, ReadSets, covers, everything, merge, reduce, stack, union
+from bbvi.traces import reached, run
 
 _ITERATIONS = 4
 
@@ -30,14 +31,14 @@ def scan(scope: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     values = _values(scope, eqn)
     shapes = [v.aval.shape for v in eqn.outvars[:num_carry]]
 
-    def run(carry: list[Reads]) -> list[Reads]:
+    def read(carry: list[Reads]) -> list[Reads]:
         return scope.nested_with(batched, [*consts, *carry, *xs], values)
 
     def step(carry: list[Reads]) -> list[Reads]:
-        made = run(carry)[:num_carry]
+        made = read(carry)[:num_carry]
         return [_shifted(i, m, shape, length) for i, m, shape in zip(init, made, shapes, strict=True)]
 
-    outs = run(_solve(step, init, shapes, length))
+    outs = read(_solve(step, init, shapes, length))
     final = [None if out is None else ReadSets(out.ids[-1], out.sets) for out in outs[:num_carry]]
     stacked = [_flip(out) for out in outs[num_carry:]] if params["reverse"] else outs[num_carry:]
     return [*final, *stacked]
@@ -148,45 +149,20 @@ def _run_clean(eqn: Any, values: list[Any], clean: list[bool], kept: list[int]) 
     """The carries that read no latent, before each step, by running the loop on them alone."""
     params = eqn.params
     num_consts, num_carry, closed = params["num_consts"], params["num_carry"], params["jaxpr"]
-    body = trimmed(closed.jaxpr, [closed.jaxpr.outvars[k] for k in kept])
-    function = jaxpr_as_fun(ClosedJaxpr(body, closed.consts))
+    outputs = [closed.jaxpr.outvars[k] for k in kept]
     first_x = num_consts + num_carry
 
-    def dummy(i: int, ok: bool) -> Any:
-        aval = closed.jaxpr.invars[i].aval
-        return values[i] if ok else np.zeros(aval.shape, aval.dtype)
-
-    consts = [dummy(i, clean[i]) for i in range(num_consts)]
+    consts = [values[i] if clean[i] else None for i in range(num_consts)]
     xs = {i: values[i] for i in range(first_x, len(values)) if clean[i]}
 
     def step(carry: list[Any], x: dict[int, Any]) -> tuple[Any, Any]:
-        held = [dummy(num_consts + k, False) for k in range(num_carry)]
+        held: list[Any] = [None] * num_carry
         for k, value in zip(kept, carry, strict=True):
             held[k] = value
-        rest = [x.get(i, dummy(i, False)) if i not in x else x[i] for i in range(first_x, len(values))]
-        return function(*consts, *held, *rest), carry
+        rest = [x.get(i) for i in range(first_x, len(values))]
+        return run(closed, [*consts, *held, *rest], outputs), carry
 
     start = [jax.numpy.asarray(values[num_consts + k]) for k in kept]
     start = [s.astype(closed.jaxpr.invars[num_consts + k].aval.dtype) for s, k in zip(start, kept, strict=True)]
     _, stacked = jax.lax.scan(step, start, xs, length=params["length"], reverse=params["reverse"])
     return [np.asarray(s)[::-1] if params["reverse"] else np.asarray(s) for s in stacked]
-
-
-def reached(jaxpr: Jaxpr, variables: list[Any]) -> set[Any]:
-    """All variables that these enter."""
-    reached = set(variables)
-    for eqn in jaxpr.eqns:
-        if any(not isinstance(atom, Literal) and atom in reached for atom in eqn.invars):
-            reached.update(eqn.outvars)
-    return reached
-
-
-def trimmed(jaxpr: Jaxpr, outputs: list[Any]) -> Jaxpr:
-    """The part of a trace that leads to these variables."""
-    needed = {atom for atom in outputs if not isinstance(atom, Literal)}
-    kept = []
-    for eqn in reversed(jaxpr.eqns):
-        if any(v in needed for v in eqn.outvars):
-            kept.append(eqn)
-            needed.update(atom for atom in eqn.invars if not isinstance(atom, Literal))
-    return jaxpr.replace(eqns=kept[::-1], outvars=outputs, debug_info=None)

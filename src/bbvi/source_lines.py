@@ -7,7 +7,7 @@ import equinox
 import jax
 import numpyro
 
-_LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (jax, numpyro, equinox))
+_LIBRARIES = tuple(os.path.dirname(str(module.__file__)) for module in (jax, numpyro, equinox))
 _OWN = os.path.dirname(os.path.abspath(__file__))
 
 

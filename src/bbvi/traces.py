@@ -1,0 +1,80 @@
+"""A trace of the user's function: running parts of it, and what enters what."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend import source_info_util
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from bbvi.source_lines import line_of
+
+# functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
+_CALLS = frozenset(
+    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split()
+)
+Special = Callable[[Any, list[Any], Any], list[Any] | None]
+
+
+def run(
+    closed: ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], special: Special | None = None, call: Any = None
+) -> list[Any]:
+    """The values of these variables, computing no more than they need; inputs that are not needed may be None.
+
+    `special(equation, inputs, source)` may compute an equation in another way. `call` is where the whole is called.
+    """
+    jaxpr = closed.jaxpr
+    env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *inputs], strict=True))
+
+    def value(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    for eqn in _leading_to(jaxpr, outputs, effects=all(v is not None for v in inputs)):
+        values = [value(atom) for atom in eqn.invars]
+        # a function that a library compiled long ago stands where it is called
+        source = eqn.source_info if call is None or line_of(eqn.source_info) else call
+        with source_info_util.user_context(source.traceback):
+            made = None if special is None else special(eqn, values, source)
+            env.update(zip(eqn.outvars, bind(eqn, values) if made is None else made, strict=True))
+    return [value(atom) for atom in outputs]
+
+
+def bind(eqn: Any, values: list[Any]) -> list[Any]:
+    """Compute one equation."""
+    inner = called(eqn)
+    if inner is not None:
+        return run(inner, values, inner.jaxpr.outvars)
+    made = eqn.primitive.bind(*values, **eqn.params)
+    return list(made) if eqn.primitive.multiple_results else [made]
+
+
+def called(eqn: Any) -> ClosedJaxpr | None:
+    """The trace of the function that is called here, if this is a call."""
+    if eqn.primitive.name not in _CALLS:
+        return None
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = eqn.params.get(key)
+        if isinstance(inner, Jaxpr):
+            inner = ClosedJaxpr(inner, ())
+        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(eqn.invars):
+            return inner
+    return None
+
+
+def reached(jaxpr: Jaxpr, variables: Sequence[Any]) -> set[Any]:
+    """All variables that these enter."""
+    found = set(variables)
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(atom, Literal) and atom in found for atom in eqn.invars):
+            found.update(eqn.outvars)
+    return found
+
+
+def _leading_to(jaxpr: Jaxpr, outputs: Sequence[Any], *, effects: bool) -> list[Any]:
+    """The equations these variables come from, and those with side effects such as printing if asked for."""
+    needed = {atom for atom in outputs if not isinstance(atom, Literal)}
+    kept = []
+    for eqn in reversed(jaxpr.eqns):
+        if (effects and eqn.effects) or any(v in needed for v in eqn.outvars):
+            kept.append(eqn)
+            needed.update(atom for atom in eqn.invars if not isinstance(atom, Literal))
+    return kept[::-1]

@@ -20,7 +20,6 @@ import bbvi
 from bbvi.blankets import find_blankets
 from bbvi.model import bind
 
-
 # compiling is most of the time here
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -551,7 +550,10 @@ DOC, WORD = np.array([0, 0, 1, 1, 1]), np.array([2, 0, 3, 1, 2])
     {"doc": DOC, "word": WORD}, theta=bbvi.simplex(3, 2), phi=bbvi.simplex(4, 3),
 )  # fmt: skip
 def topics_summed_out(z, data):
-    prior = dist.Dirichlet(jnp.full(3, 2.0)).log_prob(z["theta"]).sum() + dist.Dirichlet(jnp.full(4, 2.0)).log_prob(z["phi"]).sum()
+    prior = (
+        dist.Dirichlet(jnp.full(3, 2.0)).log_prob(z["theta"]).sum()
+        + dist.Dirichlet(jnp.full(4, 2.0)).log_prob(z["phi"]).sum()
+    )
     return prior + jnp.log((z["theta"][data["doc"]] * z["phi"][:, data["word"]].T).sum(-1)).sum()
 
 
@@ -657,7 +659,9 @@ def trace_of_a_product(z, _):
     return -0.5 * z["tau"] * jnp.trace(z["A"] @ z["A"].T) + jnp.log(z["tau"])
 
 
-@case([{e.x(i), e.b(j)} for i in range(3) for j in range(2)], {"M": np.arange(1.0, 7).reshape(3, 2)}, x=real(3), b=real(2))
+@case(
+    [{e.x(i), e.b(j)} for i in range(3) for j in range(2)], {"M": np.arange(1.0, 7).reshape(3, 2)}, x=real(3), b=real(2)
+)
 def bilinear_form_of_two_latents(z, data):
     return z["x"] @ data["M"] @ z["b"] - 0.5 * jnp.sum(z["x"] ** 2) - 0.5 * jnp.sum(z["b"] ** 2)
 
@@ -784,7 +788,7 @@ def scatter_by_add(z, data):
 
 
 @case(
-    [{e.mu(), *(e.x(i) for i in np.flatnonzero(GROUP == g))} for g in range(3)],
+    [{e.mu(), *(e.x(i) for i in np.flatnonzero(g == GROUP))} for g in range(3)],
     {"y": Y6[:3], "group": GROUP}, x=real(6), mu=real(),
 )  # fmt: skip
 def totals_of_groups_by_segment_sum(z, data):
@@ -817,6 +821,20 @@ def dynamic_slice_from_a_latent_start(z, _):
 def padding_on_either_side(z, _):
     mean = 0.5 * (jnp.pad(z["x"], (1, 0)) + jnp.pad(z["x"], (0, 1)))
     return Normal(mean, 1).log_prob(z["b"]).sum()
+
+
+WEIGHTS = np.array([[1.0, 2.0, 0.5], [3.0, 0.0, 4.0], [0.7, 6.0, 1.5]])
+
+
+@case([{e.x(j, i), e.a(i)} for i, j in np.argwhere(WEIGHTS)], x=real(3, 3), a=real(3))
+def known_weights_of_a_transposed_square(z, _):
+    return -0.5 * jnp.sum(WEIGHTS * (z["x"].T - z["a"][:, None]) ** 2)
+
+
+@case([{e.x(j, i), e.tau(i)} for i, j in np.argwhere(WEIGHTS)], {"w": WEIGHTS}, x=real(3, 3), tau=positive(3))
+def known_weights_of_a_transposed_square_under_latent_precisions(z, data):
+    squares = (data["w"] * (z["x"] ** 2).T).sum(1)
+    return -0.5 * jnp.dot(z["tau"], squares) + jnp.log(z["tau"]).sum()
 
 
 @case([{e.x(i), e.x(3 - i)} for i in range(2)], x=real(4))

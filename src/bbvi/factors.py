@@ -5,7 +5,7 @@ scalings and masks, and into the sums of loops and of dot products; where it can
 factors. Their total, over all elements and arrays, is the value of the function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,12 +16,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import Array
 
 from bbvi.retrace import Rewrite, Summand, can_open_dot, open_dot, open_scan, retrace
-from bbvi.source_lines import line_of
-from bbvi.traces import reached, run
+from bbvi.source_lines import line_of, place_of
+from bbvi.traces import run
 
 # the sum over all elements does not change under these
 _REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
 _MOST_PASSES = 20
+_CONSTANT = ".constant"
 
 
 class By(NamedTuple):
@@ -60,20 +61,17 @@ class Factors:
             return function(*latents, eqx.combine(arrays, self._static))
 
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(latents, arrays)
-        closed, found = _taken_apart(retrace(closed, {}), len(jax.tree.leaves(latents)))
+        closed, walk, found = _taken_apart(retrace(closed, {}), len(jax.tree.leaves(latents)))
         atoms: list[Any] = []
-        self._recipes: list[tuple[str, Piece, list[int]]] = []
+        self._recipes: list[tuple[str, list[Piece], int]] = []
         #: where in the user's function each array of factors is computed
         self.lines: dict[str, str] = {}
         makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
         for output, pieces in zip(sorted(shapes), found, strict=True):
-            whole = len(pieces) == 1 and pieces[0].number == 1 and not pieces[0].by
-            for i, piece in enumerate(pieces):
-                name = output if whole else f"{output}.{i}"
-                slots = list(range(len(atoms), len(atoms) + len(piece.atoms)))
-                atoms += piece.atoms
-                self._recipes.append((name, piece, slots))
-                made = [makers[atom] for atom in piece.atoms if not isinstance(atom, Literal) and atom in makers]
+            for name, members in _named(output, pieces, walk.is_read).items():
+                self._recipes.append((name, members, len(atoms)))
+                atoms += [atom for piece in members for atom in piece.atoms]
+                made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
                 self.lines[name] = line_of(made[0].source_info) if made else ""
         self._closed, self._atoms = closed, atoms
 
@@ -81,7 +79,14 @@ class Factors:
         *latents, constants = arguments
         arrays, _ = eqx.partition(constants, is_array)
         values = run(self._closed, jax.tree.leaves((tuple(latents), arrays)), self._atoms)
-        return {name: piece.compute([values[slot] for slot in slots]) for name, piece, slots in self._recipes}
+        out = {}
+        for name, members, slot in self._recipes:
+            parts = []
+            for piece in members:
+                parts.append(piece.compute(values[slot : slot + len(piece.atoms)]))
+                slot += len(piece.atoms)
+            out[name] = sum(jnp.sum(part) for part in parts) if name.endswith(_CONSTANT) else parts[0]
+        return out
 
 
 def is_array(leaf: Any) -> bool:
@@ -89,10 +94,10 @@ def is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
-def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, list[list[Piece]]]:
+def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, "_Walk", list[list[Piece]]]:
     """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
     for _ in range(_MOST_PASSES):
-        walk = _Walk(closed.jaxpr, reached(closed.jaxpr, closed.jaxpr.invars[:num_latents]))
+        walk = _Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
         found = [walk.pieces(output) for output in closed.jaxpr.outvars]
         rewrites: dict[Any, Rewrite] = {}
         for atom in [piece.atom for pieces in found for piece in pieces]:
@@ -108,23 +113,38 @@ def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, li
         if not rewrites:
             break
         closed = retrace(closed, rewrites)
-    return closed, found
+    return closed, walk, found
+
+
+def _named(output: str, pieces: list[Piece], is_read: Callable[[Any], bool]) -> dict[str, list[Piece]]:
+    """Each array of factors by its name; what reads no latent at all goes into one constant."""
+    read = [piece for piece in pieces if any(is_read(atom) for atom in piece.atoms)]
+    constant = [piece for piece in pieces if not any(is_read(atom) for atom in piece.atoms)]
+    names = [output] if len(read) == 1 else [f"{output}.{i}" for i in range(len(read))]
+    return {name: [piece] for name, piece in zip(names, read, strict=True)} | (
+        {output + _CONSTANT: constant} if constant else {}
+    )
 
 
 def _summands(jaxpr: Jaxpr, output: Any) -> list[Summand]:
-    pieces = _Walk(jaxpr, reached(jaxpr, jaxpr.invars)).pieces(output)
+    pieces = _Walk(jaxpr, jaxpr.invars).pieces(output)
     return [Summand(piece.atoms, piece.compute) for piece in pieces]
 
 
 class _Walk:
     """The walk from an output back to the arrays of factors it is the sum of."""
 
-    def __init__(self, jaxpr: Jaxpr, tainted: set[Any]):
-        self.jaxpr, self.tainted = jaxpr, tainted
+    def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any]):
+        self.jaxpr = jaxpr
         self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+        #: which of the latents each variable reads, as whole arrays
+        self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
+        for eqn in jaxpr.eqns:
+            read = frozenset[Any]().union(*(self.leaves.get(a, ()) for a in eqn.invars if not isinstance(a, Literal)))
+            self.leaves.update((v, read) for v in eqn.outvars if read)
 
     def is_read(self, atom: Any) -> bool:
-        return not isinstance(atom, Literal) and atom in self.tainted
+        return not isinstance(atom, Literal) and atom in self.leaves
 
     def pieces(self, output: Any) -> list[Piece]:
         open_: dict[tuple[Any, tuple[By, ...]], float] = {}
@@ -171,12 +191,36 @@ class _Walk:
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
             return None
+        if name != "neg" and out.shape != () and self._is_one_density(eqn):
+            return None
         signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
         repeated = [_size(out) / max(1, _size(atom.aval)) for atom in eqn.invars]
         return [
             piece._replace(atom=atom, number=piece.number * sign * times)
             for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
         ]
+
+    def _is_one_density(self, eqn: Any) -> bool:
+        """Whether two arrays are added inside of one density: its parts often cancel, so it stays whole.
+
+        That is so inside of a library's density; and where one part reads no other latents than the other does,
+        unless both are a library's densities.
+        """
+        left, right = (self.leaves.get(a, frozenset()) for a in eqn.invars if not isinstance(a, Literal))
+        if not left or not right:
+            return False
+        if _is_library(eqn):
+            return True
+        return (left <= right or right <= left) and not all(self._is_density(a) for a in eqn.invars)
+
+    def _is_density(self, atom: Any) -> bool:
+        """Whether this array is what a library's density returned."""
+        eqn = self.makers.get(atom)
+        while eqn is not None and eqn.primitive.name in (*_REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
+            if _is_library(eqn):
+                return True
+            eqn = self.makers.get(eqn.invars[0])
+        return eqn is not None and _is_library(eqn)
 
     def _scaled(self, eqn: Any, piece: Piece) -> list[Piece] | None:
         """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
@@ -271,6 +315,11 @@ def _under(b: By, value: Any, other: Any) -> Any:
     if b.kind == "div":
         return value / other
     return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
+
+
+def _is_library(eqn: Any) -> bool:
+    place = place_of(eqn.source_info)
+    return place is not None and place.library
 
 
 def _size(aval: Any) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from bbvi.source_lines import line_of
+from bbvi.source_lines import place_of
 
 # functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
 _CALLS = frozenset(
@@ -30,8 +30,8 @@ def run(
 
     for eqn in _leading_to(jaxpr, outputs, effects=all(v is not None for v in inputs)):
         values = [value(atom) for atom in eqn.invars]
-        # a function that a library compiled long ago stands where it is called
-        source = eqn.source_info if call is None or line_of(eqn.source_info) else call
+        # a function that was compiled long ago stands where it is called now
+        source = eqn.source_info if call is None or place_of(eqn.source_info, inside_call=True) else call
         with source_info_util.user_context(source.traceback):
             made = None if special is None else special(eqn, values, source)
             env.update(zip(eqn.outvars, bind(eqn, values) if made is None else made, strict=True))

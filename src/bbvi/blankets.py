@@ -16,7 +16,7 @@ from bbvi.factors import Factors, is_array
 from bbvi.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.model import Problem, Terms
 from bbvi.patterns import AbstractPattern, recognise, whole
-from bbvi.read_sets import MOST_PAIRS, matrix, num_pairs
+from bbvi.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.reads import Lost, reads
 
 
@@ -110,40 +110,34 @@ def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
 def _part(
     problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any, *, known: bool
 ) -> Part:
-    factors = Factors(function, latents, constant)
+    factors = Factors(function, latents, constant, known=known)
     arrays, static = eqx.partition(constant, is_array)
     found = reads(lambda given, a: factors(*given, eqx.combine(a, static)), latents, arrays, known=known)
     width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
     width += sum(look_up.size for look_up in found.look_ups)
-    names = [name for part in latents for name in sorted(part)]
+    shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
+    lost = list(found.lost)
     patterns: dict[str, dict[str, AbstractPattern]] = {}
     look_ups: dict[str, list[AbstractLookedUp]] = {}
-    lost = list(found.lost)
-    shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
-        pairs = None
-        if num_pairs(output) <= MOST_PAIRS:
-            pairs = matrix(output, int(np.prod(shape)), width)
-        elif output is not None:
+        if num_pairs(output) > MOST_PAIRS:
+            output = everything([output], (1,))
             lost.append(Lost(factors.lines[term], "too many pairs of elements to keep apart"))
+        crowded = output is not None and output.ids.shape != shape
+        pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
         offset = 0
-        for leaf, name in enumerate(names):
+        for leaf, name in enumerate(name for part in latents for name in sorted(part)):
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
             first, offset = offset, offset + int(np.prod(factor_shape)) * event
-            if pairs is None and output is not None:
-                read = np.isin(np.arange(first, offset), output.sets.indices).any()
-                chosen = any(leaf in look_up.targets for look_up in found.look_ups)
-                if read or chosen:
-                    patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
-                continue
-            block = _merged(sparse.csr_array(pairs[:, first:offset]), event)
-            items = looked_up(term, shape, pairs, found.look_ups, leaf, factor_shape, event)
-            if items and block.nnz:  # read directly and by a look-up: no element may be counted twice
+            direct = _merged(sparse.csr_array(pairs[:, first:offset]), event)
+            chosen = looked_up(term, shape, pairs, found.look_ups, leaf, factor_shape, event)
+            if chosen and not direct.nnz and not crowded:
+                look_ups.setdefault(name, []).extend(chosen)
+            elif chosen or (direct.nnz and crowded):
+                # read directly and by a look-up: no element may be counted twice, so each counts for all
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
-            elif items:
-                look_ups.setdefault(name, []).extend(items)
-            elif block.nnz:
-                patterns.setdefault(name, {})[term] = recognise(block, shape, factor_shape)
+            elif direct.nnz:
+                patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
     return Part(factors, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
 
 

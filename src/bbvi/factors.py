@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import Array
 
-from bbvi.retrace import Rewrite, Summand, can_open_dot, open_dot, open_scan, retrace
+from bbvi.retrace import Rewrite, Summand, can_open_dot, open_cond, open_dot, open_scan, retrace
 from bbvi.source_lines import line_of, place_of
 from bbvi.traces import run
 
@@ -46,22 +46,32 @@ class Piece(NamedTuple):
 
     def compute(self, values: list[Any]) -> Any:
         value, *others = values
+        if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            value = jnp.asarray(value, float)
         for b, other in reversed(list(zip(self.by, others, strict=True))):
             value = _under(b, value, other)
         return value if self.number == 1 else self.number * value
 
 
 class Factors:
-    """A function of latents and constants as arrays of factors, `factors(latents, constants) -> {name: array}`."""
+    """A function of latents and constants as arrays of factors, `factors(latents, constants) -> {name: array}`.
 
-    def __init__(self, function: Callable[..., dict[str, Array]], latents: Any, constants: Any):
+    With `known` the values of the constants may decide which branch of a choice is taken.
+    """
+
+    def __init__(self, function: Callable[..., dict[str, Array]], latents: Any, constants: Any, *, known: bool = False):
         arrays, self._static = eqx.partition(constants, is_array)
 
         def flat(latents: Any, arrays: Any) -> dict[str, Array]:
             return function(*latents, eqx.combine(arrays, self._static))
 
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(latents, arrays)
-        closed, walk, found = _taken_apart(retrace(closed, {}), len(jax.tree.leaves(latents)))
+        num_latents = len(jax.tree.leaves(latents))
+
+        def value(closed: ClosedJaxpr, atom: Any) -> Any:
+            return run(closed, [*[None] * num_latents, *jax.tree.leaves(arrays)], [atom])[0] if known else None
+
+        closed, walk, found = _taken_apart(retrace(closed, {}), num_latents, value)
         atoms: list[Any] = []
         self._recipes: list[tuple[str, list[Piece], int]] = []
         #: where in the user's function each array of factors is computed
@@ -85,7 +95,7 @@ class Factors:
             for piece in members:
                 parts.append(piece.compute(values[slot : slot + len(piece.atoms)]))
                 slot += len(piece.atoms)
-            out[name] = sum(jnp.sum(part) for part in parts) if name.endswith(_CONSTANT) else parts[0]
+            out[name] = jnp.sum(jnp.stack([jnp.sum(part) for part in parts])) if name.endswith(_CONSTANT) else parts[0]
         return out
 
 
@@ -94,7 +104,9 @@ def is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
-def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, "_Walk", list[list[Piece]]]:
+def _taken_apart(
+    closed: ClosedJaxpr, num_latents: int, value: Callable[[ClosedJaxpr, Any], Any]
+) -> tuple[ClosedJaxpr, "_Walk", list[list[Piece]]]:
     """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
     for _ in range(_MOST_PASSES):
         walk = _Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
@@ -110,9 +122,13 @@ def _taken_apart(closed: ClosedJaxpr, num_latents: int) -> tuple[ClosedJaxpr, "_
                 rewrite = open_scan(eqn, eqn.outvars.index(atom), _summands)
                 if rewrite is not None:
                     rewrites[eqn.outvars[0]] = rewrite
+            elif eqn.primitive.name == "cond" and all(_is_real(v.aval) for v in eqn.outvars):
+                chosen = None if walk.is_read(eqn.invars[0]) else value(closed, eqn.invars[0])
+                if chosen is not None or atom.aval.shape == ():
+                    rewrites[eqn.outvars[0]] = open_cond(None if chosen is None else int(chosen))
         if not rewrites:
             break
-        closed = retrace(closed, rewrites)
+        closed = retrace(retrace(closed, rewrites), {})
     return closed, walk, found
 
 
@@ -126,16 +142,16 @@ def _named(output: str, pieces: list[Piece], is_read: Callable[[Any], bool]) -> 
     )
 
 
-def _summands(jaxpr: Jaxpr, output: Any) -> list[Summand]:
-    pieces = _Walk(jaxpr, jaxpr.invars).pieces(output)
+def _summands(jaxpr: Jaxpr, output: Any, elementwise: bool) -> list[Summand]:
+    pieces = _Walk(jaxpr, jaxpr.invars, elementwise=elementwise).pieces(output)
     return [Summand(piece.atoms, piece.compute) for piece in pieces]
 
 
 class _Walk:
     """The walk from an output back to the arrays of factors it is the sum of."""
 
-    def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any]):
-        self.jaxpr = jaxpr
+    def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
+        self.jaxpr, self.elementwise = jaxpr, elementwise
         self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
@@ -171,9 +187,15 @@ class _Walk:
     def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
         """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
+        if jnp.issubdtype(out.dtype, jnp.unsignedinteger) or out.dtype == bool:
+            return None
+        if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
+            return None
+        if self.elementwise and name not in ("neg", "add", "add_any", "sub"):
+            return None
         if name == "reduce_sum" or name in _REARRANGED:
             axes = _axes_before(eqn)
-            if name == "convert_element_type" and not _both_real(eqn.invars[0].aval, out):
+            if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
                 return None
             return _through(piece, eqn.invars[0], axes)
         if name == "broadcast_in_dim":
@@ -181,7 +203,7 @@ class _Walk:
             return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
         if name in ("neg", "add", "add_any", "sub"):
             return self._added(eqn, piece)
-        if name in ("mul", "div"):
+        if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
             return self._scaled(eqn, piece)
         if name == "select_n":
             return self._masked(eqn, piece)
@@ -215,7 +237,7 @@ class _Walk:
 
     def _is_density(self, atom: Any) -> bool:
         """Whether this array is what a library's density returned."""
-        eqn = self.makers.get(atom)
+        eqn: Any = self.makers.get(atom)
         while eqn is not None and eqn.primitive.name in (*_REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
             if _is_library(eqn):
                 return True
@@ -274,7 +296,7 @@ class _Walk:
             return can_open_dot(eqn, self.is_read)
         if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
             return any(self._sums(a) for a in eqn.invars)
-        return name in ("add", "sub") and np.shape(eqn.outvars[0].aval) == () and any(map(self._sums, eqn.invars))
+        return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
 
 
 def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:
@@ -309,7 +331,8 @@ def _axes(aval: Any) -> tuple[int, ...]:
 
 
 def _under(b: By, value: Any, other: Any) -> Any:
-    other = jax.lax.broadcast_in_dim(jnp.squeeze(other), value.shape, b.axes)
+    in_order = jnp.transpose(jnp.squeeze(other), np.argsort(b.axes).tolist()) if b.axes else jnp.reshape(other, ())
+    other = jax.lax.broadcast_in_dim(in_order, value.shape, sorted(b.axes))
     if b.kind == "mul":
         return value * other
     if b.kind == "div":
@@ -326,5 +349,12 @@ def _size(aval: Any) -> int:
     return int(np.prod(aval.shape))
 
 
-def _both_real(one: Any, other: Any) -> bool:
-    return jnp.issubdtype(one.dtype, jnp.floating) and jnp.issubdtype(other.dtype, jnp.floating)
+def _is_real(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
+
+
+def _is_exact(before: Any, after: Any) -> bool:
+    """Whether the sum over all elements is the same before and after a change of type."""
+    numbers = jnp.floating if jnp.issubdtype(before.dtype, jnp.floating) else jnp.signedinteger
+    kept = jnp.floating if numbers is jnp.floating else jnp.number
+    return jnp.issubdtype(before.dtype, numbers) and jnp.issubdtype(after.dtype, kept)

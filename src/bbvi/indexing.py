@@ -114,10 +114,23 @@ def _dynamic_slice(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
         if index is None and scope.look_ups is not None:
             return scope.look_ups.add(scope, eqn, operand)
         _say(scope, eqn, latent=index is not None)
-    looked_up = _look_up(eqn, operand, axes, [0 if value is None else value for value in known])
+    part = operand
+    for axis, (start, size, full) in enumerate(zip(known, sizes, shape, strict=True)):
+        part = _window(part, axis, None if start is None else int(np.clip(start, 0, full - size)), size)
     if index is not None:
         index = ReadSets(np.broadcast_to(index.ids, sizes), index.sets)
-    return union([looked_up, index])
+    return union([part, index])
+
+
+def _window(part: Reads, axis: int, start: int | None, size: int) -> Reads:
+    """A slice along an axis; where it begins anywhere, each of its elements may be any that it could be."""
+    if part is None:
+        return None
+    full = part.ids.shape[axis]
+    if start is not None:
+        return ReadSets(np.take(part.ids, np.arange(start, start + size), axis), part.sets)
+    anywhere = np.arange(size)[:, None] + np.arange(full - size + 1)
+    return reduce(ReadSets(np.take(part.ids, anywhere, axis), part.sets), (axis + 1,))
 
 
 def _say(scope: Any, eqn: Any, *, latent: bool) -> None:

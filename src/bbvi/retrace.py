@@ -54,6 +54,22 @@ def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
     return [jnp.sum(product, axis=tuple(range(product.ndim - num_sum, product.ndim)))]
 
 
+def open_cond(chosen: int | None) -> Rewrite:
+    """A choice as a sum of its branches, each masked by whether it is chosen; or as the one that is known to be."""
+
+    def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
+        branches = eqn.params["branches"]
+        if chosen is not None:
+            branch = branches[min(max(chosen, 0), len(branches) - 1)]
+            return run(branch, inputs[1:], branch.jaxpr.outvars)
+        index = jnp.clip(inputs[0], 0, len(branches) - 1)
+        made = [run(branch, inputs[1:], branch.jaxpr.outvars) for branch in branches]
+        masked = [[jnp.where(index == k, value, 0) for value in values] for k, values in enumerate(made)]
+        return [sum(values[1:], values[0]) for values in zip(*masked, strict=True)]
+
+    return rewrite
+
+
 class Summand:
     """One of the arrays whose sum over all elements is that of a variable: how it is computed in its trace."""
 
@@ -61,19 +77,22 @@ class Summand:
         self.atoms, self.compute = atoms, compute
 
 
-def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any], list[Summand]]) -> Rewrite | None:
+def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any, bool], list[Summand]]) -> Rewrite | None:
     """How to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
 
-    `which` is a number that is only ever added to, or one number for each step. None if it is neither.
+    `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
+    `take_apart(trace, variable, elementwise)` gives the summands of a variable.
     """
     params = eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     body = retrace(params["jaxpr"], {})
     out = body.jaxpr.outvars[which]
-    if isinstance(out, Literal) or out.aval.shape != () or not jnp.issubdtype(out.aval.dtype, jnp.floating):
-        return None
-    summands = take_apart(body.jaxpr, out)
     is_carry = which < num_carry
+    if isinstance(out, Literal) or not jnp.issubdtype(out.aval.dtype, jnp.floating):
+        return None
+    if out.aval.shape != () and not is_carry:
+        return None
+    summands = take_apart(body.jaxpr, out, out.aval.shape != ())
     if is_carry:
         held = body.jaxpr.invars[num_consts + which]
         entered = reached(body.jaxpr, [held])
@@ -100,7 +119,8 @@ def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summan
     kept = [k for k in range(len(body.jaxpr.outvars)) if k != which]
     atoms: list[Any] = [a for s in summands for a in s.atoms]
     outputs = [*(body.jaxpr.outvars[k] for k in kept), *atoms]
-    absent = jnp.zeros((), body.jaxpr.outvars[which].aval.dtype)
+    aval = body.jaxpr.outvars[which].aval
+    absent = jnp.zeros(aval.shape, aval.dtype)
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
         held = [absent] * num_carry
@@ -119,7 +139,8 @@ def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summan
         step, init, list(xs), length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
     )
     if which < num_carry:
-        total = inputs[num_consts + which] + sum((jnp.sum(t) for t in terms), absent)
+        spread = (lambda t: jnp.sum(t)) if aval.shape == () else (lambda t: jnp.sum(t, axis=0))
+        total = inputs[num_consts + which] + sum((spread(t) for t in terms), absent)
     else:
         total = sum(
             (jnp.sum(t, axis=tuple(range(1, t.ndim))) for t in terms), jnp.zeros(params["length"], absent.dtype)

@@ -3,6 +3,7 @@
 from bbvi.control_variates import LeaveOneOut, PlugIn
 from bbvi.converged import Converged
 from bbvi.draws import MonteCarlo
+from bbvi.explain import explain
 from bbvi.fit import fit, iterate
 from bbvi.gamma_e import GammaE
 from bbvi.gradient import Score
@@ -19,7 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Budget", "Converged", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo", "ParameterChange",
-    "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "fit", "gradient_moments", "interval",
+    "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments", "interval",
     "iterate", "load", "missing", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
     "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

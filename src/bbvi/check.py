@@ -97,7 +97,7 @@ def _check_moves(
             inside = pattern.members(factor) if pattern is not None else np.zeros(len(flat), bool)
             for item in (look_ups or {}).get(latent, []):
                 if item.term == term:
-                    inside = inside | item.members(factor, indices)
+                    inside = inside | item.pairs(indices)[:, [factor]].toarray().ravel()
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
                 raise RuntimeError(

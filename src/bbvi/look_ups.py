@@ -57,8 +57,8 @@ class AbstractLookedUp(eqx.Module):
         """What `sum` left, for every factor of q."""
 
     @abstractmethod
-    def members(self, factor: int, indices: list[Array]) -> np.ndarray:
-        """Which elements of one group's term, flattened, read this factor of q."""
+    def pairs(self, indices: list[Array]) -> sparse.csr_array:
+        """Elements of one group's term by factors of q, as a boolean matrix."""
 
 
 class Rows(AbstractLookedUp):
@@ -85,15 +85,14 @@ class Rows(AbstractLookedUp):
     def spread(self, total):
         return jnp.broadcast_to(total, (*self.factor_shape, total.shape[-1]))
 
-    def members(self, factor, indices):
-        row, *inner = np.unravel_index(factor, self.factor_shape)
-        targets = np.asarray(self._targets(indices[self.number])).ravel()
-        shape = self.reduction.factor_shape
-        keep = np.zeros(int(np.prod(self.reduction.term_shape)), bool)
-        for position in np.flatnonzero(targets == row):
-            place = (*np.unravel_index(position, shape[: self.num_axes]), *inner)
-            keep |= self.reduction.members(int(np.ravel_multi_index(place, shape)))
-        return keep
+    def pairs(self, indices):
+        element, position = self.reduction.pairs().nonzero()
+        row, inner = np.divmod(position, self.row_size)
+        target = np.asarray(self._targets(indices[self.number])).ravel()[row]
+        real = target < self.factor_shape[0]
+        columns = (target * self.row_size + inner)[real]
+        sizes = (int(np.prod(self.reduction.term_shape)), int(np.prod(self.factor_shape)))
+        return sparse.csr_array((np.ones(len(columns), bool), (element[real], columns)), sizes)
 
 
 class Pairs(AbstractLookedUp):
@@ -137,11 +136,12 @@ class Pairs(AbstractLookedUp):
     def spread(self, total):
         return total.reshape(*self.factor_shape, total.shape[-1])
 
-    def members(self, factor, indices):
+    def pairs(self, indices):
         targets = np.asarray(self._targets(indices))
-        keep = np.zeros(self.term_size, bool)
-        keep[self.elements[targets == factor]] = True
-        return keep
+        num = int(np.prod(self.factor_shape))
+        real = targets < num
+        sizes = (self.term_size, num)
+        return sparse.csr_array((np.ones(real.sum(), bool), (self.elements[real], targets[real])), sizes)
 
 
 def looked_up(

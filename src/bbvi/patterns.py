@@ -26,6 +26,10 @@ class AbstractPattern(eqx.Module):
     def members(self, factor: int) -> np.ndarray:
         """Which elements of the term, flattened, read this factor of q."""
 
+    @abstractmethod
+    def pairs(self) -> sparse.csr_array:
+        """Elements of the term by factors of q, as a boolean matrix."""
+
 
 class Reduction(AbstractPattern):
     """Factor axis k is matched with term axis `matched[k]`, or with none; unmatched term axes are summed."""
@@ -56,6 +60,20 @@ class Reduction(AbstractPattern):
         keep[tuple(index)] = True
         return keep.ravel()
 
+    def pairs(self):
+        sizes = [int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))]
+        free = [size for size, axis in zip(self.factor_shape, self.matched, strict=True) if axis is None]
+        term = np.indices(self.term_shape).reshape(len(self.term_shape), sizes[0])
+        choices = np.indices(free).reshape(len(free), int(np.prod(free)))
+        position, inner = [], iter(choices)
+        for axis in self.matched:
+            position.append(next(inner)[None, :] if axis is None else term[axis][:, None])
+        columns = (
+            np.ravel_multi_index(np.broadcast_arrays(*position), self.factor_shape) if position else np.zeros(1, int)
+        )
+        rows, columns = np.broadcast_arrays(np.arange(sizes[0])[:, None], columns)
+        return sparse.csr_array((np.ones(rows.size, bool), (rows.ravel(), columns.ravel())), sizes)
+
 
 class Listed(AbstractPattern):
     """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
@@ -77,6 +95,11 @@ class Listed(AbstractPattern):
         keep[self.lists[factor]] = True
         return keep[:-1]
 
+    def pairs(self):
+        columns, slots = np.nonzero(self.lists < self.term_size)
+        rows = self.lists[columns, slots]
+        return sparse.csr_array((np.ones(len(rows), bool), (rows, columns)), (self.term_size, len(self.lists)))
+
 
 class Scattered(AbstractPattern):
     """An irregular pattern with long lists: each (term element, factor) pair is added on its own."""
@@ -96,6 +119,10 @@ class Scattered(AbstractPattern):
         keep = np.zeros(self.term_size, bool)
         keep[self.rows[self.columns == factor]] = True
         return keep
+
+    def pairs(self):
+        sizes = (self.term_size, int(np.prod(self.factor_shape)))
+        return sparse.csr_array((np.ones(len(self.rows), bool), (self.rows, self.columns)), sizes)
 
 
 _LONGEST_LIST = 8

@@ -228,7 +228,7 @@ class _Walk:
         That is so inside of a library's density; and where one part reads no other latents than the other does,
         unless both are a library's densities.
         """
-        left, right = (self.leaves.get(a, frozenset()) for a in eqn.invars if not isinstance(a, Literal))
+        left, right = (frozenset() if isinstance(a, Literal) else self.leaves.get(a, frozenset()) for a in eqn.invars)
         if not left or not right:
             return False
         if _is_library(eqn):

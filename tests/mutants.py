@@ -38,8 +38,8 @@ MUTANTS = {
     ),
     "N/B applied twice": Mutant(
         "evaluate.py",
-        "log_p = log_p + scale * blankets.log_p(",
-        "log_p = log_p + scale * scale * blankets.log_p(",
+        "log_p = log_p + scale * of_groups",
+        "log_p = log_p + scale * scale * of_groups",
         "all_batches or batches_by_repeats",
     ),
     "N/B applied to the rows": Mutant(
@@ -65,9 +65,33 @@ MUTANTS = {
     ),
     "a blanket that misses a broadcast": Mutant(
         "reads.py",
-        "return _select(part, np.broadcast_to(np.arange(part.shape[0]).reshape(shape), target))",
-        "return _select(part, np.zeros(target, int))",
+        "return np.broadcast_to(ids.reshape(inner), shape)",
+        "return np.full(shape, ids.flat[0])",
         "reads_are_exact or unbiased_by_enumeration",
+    ),
+    "a look-up counted twice": Mutant(
+        "look_ups.py",
+        "        if self.may_repeat:\n",
+        "        if False:\n",
+        "unbiased_by_enumeration or all_batches",
+    ),
+    "a look-up that counts for all items": Mutant(
+        "look_ups.py",
+        'return zeros.at[targets].add(values, mode="drop")',
+        'return zeros.at[jnp.zeros_like(targets)].add(values, mode="drop")',
+        "unbiased_by_enumeration or all_batches",
+    ),
+    "a loop whose carry is forgotten": Mutant(
+        "scans.py",
+        "        carry = [union([c, m]) for c, m in zip(carry, made, strict=True)]",
+        "        return carry",
+        "unbiased_by_enumeration or reads_are_exact",
+    ),
+    "a product of sums that loses its scale": Mutant(
+        "factors.py",
+        '    if b.kind == "mul":\n        return value * other',
+        '    if b.kind == "mul":\n        return value',
+        "unbiased_by_enumeration or add_up",
     ),
     "log q left out": Mutant(
         "evaluate.py",

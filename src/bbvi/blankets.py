@@ -138,6 +138,7 @@ def _part(
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
+    shapes = {name: shapes[name] for name in factors.names}
     return Part(factors, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
 
 

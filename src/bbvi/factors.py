@@ -62,8 +62,12 @@ class Factors:
     def __init__(self, function: Callable[..., dict[str, Array]], latents: Any, constants: Any, *, known: bool = False):
         arrays, self._static = eqx.partition(constants, is_array)
 
+        written: list[str] = []
+
         def flat(latents: Any, arrays: Any) -> dict[str, Array]:
-            return function(*latents, eqx.combine(arrays, self._static))
+            terms = function(*latents, eqx.combine(arrays, self._static))
+            written[:] = terms
+            return terms
 
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(latents, arrays)
         num_latents = len(jax.tree.leaves(latents))
@@ -74,16 +78,20 @@ class Factors:
         closed, walk, found = _taken_apart(retrace(closed, {}), num_latents, value)
         atoms: list[Any] = []
         self._recipes: list[tuple[str, list[Piece], int]] = []
+        self._outputs: dict[str, str] = {}
         #: where in the user's function each array of factors is computed
         self.lines: dict[str, str] = {}
         makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
         for output, pieces in zip(sorted(shapes), found, strict=True):
             for name, members in _named(output, pieces, walk.is_read).items():
+                self._outputs[name] = output
                 self._recipes.append((name, members, len(atoms)))
                 atoms += [atom for piece in members for atom in piece.atoms]
                 made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
                 self.lines[name] = line_of(made[0].source_info) if made else ""
         self._closed, self._atoms = closed, atoms
+        #: the arrays of factors in the order in which they are written
+        self.names = [name for output in written for name, _, _ in self._recipes if self._outputs[name] == output]
 
     def __call__(self, *arguments: Any) -> dict[str, Array]:
         *latents, constants = arguments
@@ -182,7 +190,9 @@ class _Walk:
                     found.append(piece)
                 for part in parts or []:
                     add(part)
-        return found + [Piece(atom, number, by) for (atom, by), number in open_.items()]
+        found += [Piece(atom, number, by) for (atom, by), number in open_.items()]
+        order = {v: k for k, eqn in enumerate(self.jaxpr.eqns) for v in eqn.outvars}
+        return sorted(found, key=lambda piece: -1 if isinstance(piece.atom, Literal) else order.get(piece.atom, -1))
 
     def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
         """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""

@@ -297,9 +297,10 @@ def _why(
 ) -> str:
     """Why the fit has to stop now; empty if it goes on."""
     if int(state.broken) >= 0:
-        name = list(run.loop.target.problem.latents)[int(state.broken)]
+        names = [f"gradient of {name!r}" for name in run.loop.target.problem.latents]
+        what = [*names, "ELBO"][int(state.broken)]
         return (
-            f"non-finite gradient of {name!r} at step {int(state.step) + 1}; lambda is that of the last good step. "
+            f"non-finite {what} at step {int(state.step) + 1}; lambda is that of the last good step. "
             "Check the log joint for values that can overflow or leave p's support, or take smaller steps"
         )
     if int(state.fired) >= 0:

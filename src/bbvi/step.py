@@ -28,7 +28,7 @@ class State(NamedTuple):
     step: Array
     #: which stopping rule fired, or -1
     fired: Array
-    #: which latent's gradient was not finite, or -1
+    #: which latent's gradient was not finite, or -1; one beyond the last if the ELBO was not
     broken: Array
 
 
@@ -189,8 +189,11 @@ class Loop:
         return before, after, optimizer
 
     def _broken(self, estimate: Estimate, after: dict[str, Lambda]) -> Array:
-        """The first latent, in declaration order, with a gradient or a parameter that is not finite."""
-        broken = jnp.int32(-1)
+        """The first latent, in declaration order, with a gradient or a parameter that is not finite.
+
+        One beyond the last where only the ELBO is not: a factor that reads no latent can do that.
+        """
+        broken = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(self.target.problem.latents))
         for number, name in reversed(list(enumerate(self.target.problem.latents))):
             seen = [part[name] for part in (estimate.globals, estimate.rows, *after.values()) if name in part]
             finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(seen)] or [jnp.bool_(True)])

@@ -16,6 +16,7 @@ import scipy.sparse as sparse
 from jaxtyping import Array, Float
 
 from bbvi.factors import Factors, is_array
+from bbvi.host import PLACE_WORDS
 from bbvi.model import Problem, Terms
 from bbvi.reads import reads
 
@@ -174,8 +175,9 @@ class Blankets:
 def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]:
     """Trace the model once and read off its blankets; also the number of term elements in one group."""
     dummy = {name: _dummy(problem, name) for name in problem.latents}
-    beta = {name: dummy[name] for name in problem.globals}
-    z = {name: dummy[name] for name in problem.locals}
+    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_place())
+    beta = {name: dummy[name] for name in problem.globals} | place
+    z = {name: dummy[name] for name in problem.locals} | place
     prior_factors = Factors(problem.prior_terms, (beta,), data)
     prior, prior_size = _patterns(problem, prior_factors, (beta,), data, known=True)
     group_factors = None
@@ -211,6 +213,9 @@ def _patterns(
         size += matrix.shape[0]
         offset = 0
         for name in names:
+            if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
+                offset += PLACE_WORDS
+                continue
             event = int(np.prod(problem.latents[name].event))
             count = int(np.prod(problem.shape(name)))
             block = sparse.csr_array(matrix[:, offset : offset + count * event])

@@ -63,13 +63,14 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
             if moved == name:
                 flat[factor, ..., column] = changed[factor]
         values[name] = flat.reshape(columns.shape)
-    beta = {name: values[name] for name in problem.globals}
+    place = problem.no_place(len(moves) + 1)
+    beta = {name: values[name] for name in problem.globals} | place
     prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1))(beta, data)
     _check_moves(prior, blankets.prior, moves)
     _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1))(beta, data))
     if groups is not None:
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
-        z = {name: values[name] for name in problem.locals}
+        z = {name: values[name] for name in problem.locals} | place
         terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1))(beta, z, row)
         _check_moves(terms, blankets.group, moves)
         _check_totals(terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row))

@@ -133,6 +133,8 @@ class _Scope:
             return [_dot(eqn, ins)]
         if name == "cond":
             return self.branches(eqn, ins)
+        if name == "pure_callback":
+            return _callback(eqn, ins, self.total)
         inner = called(eqn)
         return _everything(eqn, ins) if inner is None else self.nested(inner, eqn.invars, ins)
 
@@ -177,6 +179,17 @@ def called(eqn: Any) -> ClosedJaxpr | None:
         if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(eqn.invars):
             return inner
     return None
+
+
+def _callback(eqn: Any, ins: list[Reads], total: int) -> list[Reads]:
+    """A function on the host reads all that goes in, unless it is one that knows better."""
+    dependence = getattr(getattr(eqn.params["callback"], "callback_func", None), "dependence", None)
+    if dependence is None:
+        return _everything(eqn, ins)
+    sizes = [_size(atom) for atom in eqn.invars]
+    parts = [sparse.csr_array((n, total), dtype=bool) if r is None else r for n, r in zip(sizes, ins, strict=True)]
+    stacked = sparse.csr_array(sparse.vstack(parts)).astype(np.int32)
+    return [sparse.csr_array((matrix.astype(np.int32) @ stacked).astype(bool)) for matrix in dependence]
 
 
 def _everything(eqn: Any, ins: list[Reads]) -> list[Reads]:

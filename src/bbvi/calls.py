@@ -1,6 +1,7 @@
 """Calls of a function that JAX cannot trace: one after the other, many at once, or spread over workers."""
 
 import hashlib
+import itertools
 import pickle
 import traceback
 from abc import abstractmethod
@@ -64,7 +65,9 @@ def run(function: Callable[..., Any], constant: tuple[Any, ...], segments: Seque
     for segment in segments:
         for begin, end in [(0, segment.num)] if form.vectorized else [(i, i + 1) for i in range(segment.num)]:
             try:
-                result = function(*_latents(segment, begin, end, form), *segment.row, *constant, **_seed(segment, begin, end, form))
+                result = function(
+                    *_latents(segment, begin, end, form), *segment.row, *constant, **_seed(segment, begin, end, form)
+                )
                 leaves = _leaves(result, form, end - begin)
             except Exception as error:  # whatever it is, it is the user's: it is kept and raised where the fit stops
                 return Failure(at + begin, f"{type(error).__name__}: {error}", traceback.format_exc())
@@ -142,9 +145,9 @@ class InExecutor(AbstractCaller):
         at = 0
         try:
             futures = [self._submit(piece, form, None) for piece in pieces]
-            outcomes = []
+            outcomes: list[Any] = [None] * len(futures)
             for at, future in enumerate(futures):
-                outcomes.append(future.result())
+                outcomes[at] = future.result()
             absent = [i for i, outcome in enumerate(outcomes) if outcome is None]
             again = {i: self._submit(pieces[i], form, self.payload) for i in absent}
             for at, future in again.items():
@@ -201,7 +204,7 @@ def _split(segments: Sequence[Segment], num: int) -> list[list[Segment]]:
     pieces: list[list[Segment]] = [[] for _ in edges[1:]]
     start = 0
     for segment in segments:
-        for i, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for i, (begin, end) in enumerate(itertools.pairwise(edges)):
             first, last = max(begin - start, 0), min(end - start, segment.num)
             if first < last:
                 pieces[i].append(segment.cut(int(first), int(last)))

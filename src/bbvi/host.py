@@ -192,7 +192,9 @@ class Host:
             call -= segment.num
         one = segment.cut(call, call + 1)
         at = ", ".join(
-            f"{name} = {np.array2string(leaf[0], precision=4, threshold=6)}" for p in one.latents for name, leaf in p.items()
+            f"{name} = {np.array2string(leaf[0], precision=4, threshold=6)}"
+            for p in one.latents
+            for name, leaf in p.items()
         )
         where = ""
         if places is not None:

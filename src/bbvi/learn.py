@@ -25,7 +25,9 @@ def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, .
         error.add_note(f"This came from {label}, called to see which terms it returns.")
         raise
     leaves, structure = jax.tree.flatten(first)
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(first)]
+    names = [
+        jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(first)
+    ]
     if not leaves:
         raise ValueError(f"{label} returned {first!r}; it must return a number or terms (did it forget `return`?)")
     arrays = [_number(leaf, name, label) for leaf, name in zip(leaves, names, strict=True)]
@@ -44,19 +46,21 @@ def check_vectorized(
     function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, form: Form
 ) -> None:
     """Two samples at once must give what each of them gives alone."""
-    both = run(function, constant, [segment], form)
-    alone = run(function, constant, [segment.cut(i, i + 1) for i in range(segment.num)], form)
-    for outcome in (both, alone):
+    batches = ([segment], [segment.cut(i, i + 1) for i in range(segment.num)])
+    results = []
+    for batch in batches:
+        outcome = run(function, constant, batch, form)
         if isinstance(outcome, Failure):
             raise ValueError(
                 f"{label}, called with {segment.num} samples at once: {outcome.reason}; with vectorized=True it must "
                 "return every term with the samples on its first axis"
             )
-    for one, other in zip(both, alone, strict=True):
+        results.append(outcome)
+    for both, alone in zip(*results, strict=True):
         # a batch may add up in another order
-        if not np.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
+        if not np.allclose(both, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise ValueError(
-                f"{label}: two samples at once give {np.asarray(one)}, each alone {np.asarray(other)}; with "
+                f"{label}: two samples at once give {_short(both)}, each alone {_short(alone)}; with "
                 "vectorized=True the first axis of every latent and term is the samples, which must not mix"
             )
 

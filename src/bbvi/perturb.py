@@ -34,7 +34,7 @@ class Slot(NamedTuple):
         with jax.ensure_compile_time_eval():
             values = self.latent.some_values(self.lengths, num, generator)
             top = getattr(self.latent.family.support(), "upper_bound", None)
-            if self.latent.family.is_discrete() and np.ndim(top) == 0 and top is not None:
+            if self.latent.family.is_discrete() and top is not None and np.ndim(top) == 0:
                 values = generator.integers(0, int(top), values.shape, endpoint=True).astype(values.dtype)
         return values.reshape(num, self.end - self.begin, *self.latent.event)
 

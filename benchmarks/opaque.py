@@ -73,8 +73,10 @@ def main(argv: list[str] | None = None) -> None:
             "one process": bbvi.Model(bbvi.opaque(simulator), mu=bbvi.real()),
             f"{options.workers} workers": bbvi.Model(bbvi.opaque(simulator, executor=executor), mu=bbvi.real()),
         }
-        draws, never = bbvi.MonteCarlo(options.draws), bbvi.Budget(steps=10_000)
-        runs = {name: bbvi.iterate(model, loops, draws=draws, stop=never) for name, model in models.items()}
+        settings = {
+            "draws": bbvi.MonteCarlo(options.draws), "stop": bbvi.Budget(steps=10_000), "gradient": bbvi.Score(True, None)
+        }  # fmt: skip
+        runs = {name: bbvi.iterate(model, loops, **settings) for name, model in models.items()}
         seen = seconds_per_step(runs, options.steps)
         bare = bare_speed_up(executor, loops, options.draws, options.steps)
     one, many = seen.values()

@@ -430,13 +430,19 @@ def test_called_with_numbers_it_is_the_function_and_in_a_trace_an_error():
 
 def test_what_is_asked_of_a_posterior_is_the_same_in_both(tmp_path):
     data = models.cohort()
-    answers = []
+    answers, gradient = [], bbvi.Score(True, None)
     for model in (opaque_hierarchical(), models.hierarchical_model()):
-        posterior = bbvi.fit(model, data, stop=bbvi.Budget(steps=20), draws=bbvi.MonteCarlo(10))
+        posterior = bbvi.fit(model, data, stop=FEW, draws=bbvi.MonteCarlo(10), gradient=gradient)
         posterior.save(tmp_path / "posterior.npz")
         loaded = bbvi.load(tmp_path / "posterior.npz", model, data)
         score = bbvi.predictive_log_likelihood(
-            posterior, data, data, observed=lambda row: row["mask"]["visit"][:, None], num_draws=50, stop=FEW
+            posterior,
+            data,
+            data,
+            observed=lambda row: row["mask"]["visit"][:, None],
+            num_draws=50,
+            stop=FEW,
+            gradient=gradient,
         )
         khat = loaded.khat(50)
         answers.append(

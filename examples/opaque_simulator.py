@@ -1,4 +1,4 @@
-"""Infection times in households from a simulator in plain Python: no density to differentiate, no JAX.
+"""Outbreaks in households, their likelihood in plain Python: nothing to differentiate, no JAX.
 
     log_rate_h ~ Normal(m, 0.5) for each household h, m ~ Normal(-1, 1)
     size of the outbreak in household h ~ a chain binomial (Reed and Frost) with that rate

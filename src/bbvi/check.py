@@ -66,13 +66,13 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
     place = problem.no_place(len(moves) + 1)
     beta = {name: values[name] for name in problem.globals} | place
     prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1))(beta, data)
-    _check_moves(prior, blankets.prior, moves)
+    _check_moves(prior, blankets.prior, moves, tuple(problem.opaque))
     _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1))(beta, data))
     if groups is not None:
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
         z = {name: values[name] for name in problem.locals} | place
         terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1))(beta, z, row)
-        _check_moves(terms, blankets.group, moves)
+        _check_moves(terms, blankets.group, moves, tuple(problem.opaque))
         _check_totals(terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row))
 
 
@@ -87,7 +87,7 @@ def _check_totals(factors: Terms, terms: Terms) -> None:
         )
 
 
-def _check_moves(terms: Terms, part: Any, moves: list[tuple[str, int]]) -> None:
+def _check_moves(terms: Terms, part: Any, moves: list[tuple[str, int]], opaque: tuple[str, ...]) -> None:
     for term, value in terms.items():
         flat = np.asarray(value).reshape(-1, len(moves) + 1)
         for column, (latent, factor) in enumerate(moves, start=1):
@@ -96,9 +96,15 @@ def _check_moves(terms: Terms, part: Any, moves: list[tuple[str, int]]) -> None:
             inside = pattern.members(factor) if pattern is not None else np.zeros(len(flat), bool)
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
+                seen = f"{term}, element {element}, changed with element {factor} of latent {latent!r}, which"
+                if term.startswith(opaque):
+                    raise RuntimeError(
+                        f"{seen} it was not found to read: it reads more at some values than at others. Declare with "
+                        "bbvi.opaque(fn, reads=...) all that its terms can read"
+                    )
                 raise RuntimeError(
-                    f"{term}, element {element}, changed with element {factor} of latent {latent!r}, which its trace does "
-                    "not show: does the function hide state or randomness? If not, this is a bug in bbvi: please report it"
+                    f"{seen} its trace does not show: does the function hide state or randomness? If not, this is a bug in "
+                    "bbvi: please report it"
                 )
 
 

@@ -27,6 +27,7 @@ PLACE = "/place"
 PLACE_WORDS = 3
 
 _RECHECKED = 2
+_MOST_PAIRS = 500_000_000
 
 
 class Host:
@@ -63,6 +64,10 @@ class Host:
         self._caller: AbstractCaller = InProcess(opaque.function, constant)
         if opaque.executor is not None:
             self._caller = InExecutor(opaque.executor, opaque.function, constant, self.label)
+            # start the workers here and now: a first call that cannot be made there is better known before the loop
+            outcome = self._caller([first.cut(0, 1)], self._form)
+            if isinstance(outcome, Failure):
+                raise self._error(outcome, [first], None)
         seed = None if self._seeds is None else self._seeds[:1]
         self._probe = Probe(slots, len(latents), terms, rows, same_lengths, self._one_by_one, seed)
 
@@ -104,6 +109,11 @@ class Host:
     def known(self) -> np.ndarray:
         """Which term elements read which factors of q, declared or found by moving them."""
         probe = self._probe
+        if probe.num_elements * probe.num_factors > _MOST_PAIRS:
+            raise ValueError(
+                f"{self.label} returns {probe.num_elements} term elements, and its latents have {probe.num_factors}: too many "
+                "pairs to keep; return fewer terms, for example sums of those that read the same latents"
+            )
         if self._reads is not None:
             known = declared(self._reads, probe.terms, probe.slots, self.label)
             found = check_declared(probe, known)

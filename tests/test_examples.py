@@ -65,6 +65,13 @@ def test_logistic_regression_by_rows_agrees_with_laplace():
     np.testing.assert_allclose(posterior.sd()["weight"], factorized, rtol=0.1)
 
 
+def test_a_likelihood_in_plain_python_has_the_exact_means():
+    module = example("opaque_simulator")
+    mean, sd = module.exact(module.MEMBERS, module.INFECTED)
+    posterior = module.main()
+    np.testing.assert_array_less(np.abs(posterior.mean()["log_rate"] - mean[1:]), 0.25 * sd[1:])
+
+
 def test_gamma_normal_time_series_predicts_better_than_averages(tmp_path):
     path = tmp_path / "plot.png"
     _, verdict = example("gamma_normal_ts").main(quick=True, path=path)

@@ -11,6 +11,7 @@ from bbvi.groups import missing, ragged
 from bbvi.latents import binary, categorical, count, interval, ordered, positive, real, simplex, unit_interval
 from bbvi.model import HierarchicalModel, Model
 from bbvi.moments import gradient_moments
+from bbvi.opaque import opaque
 from bbvi.optimizers import adagrad, robbins_monro
 from bbvi.posterior import Posterior, load
 from bbvi.predict import predictive_log_likelihood
@@ -20,7 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Budget", "Converged", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo", "ParameterChange",
-    "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments", "interval",
-    "iterate", "load", "missing", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
+    "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
+    "interval", "iterate", "load", "missing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
     "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ import scipy.sparse as sparse
 from jaxtyping import Array
 
 from bbvi.factors import Factors, is_array
+from bbvi.host import PLACE_WORDS
 from bbvi.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.model import Problem, Terms
 from bbvi.patterns import AbstractPattern, recognise, whole
@@ -87,8 +88,9 @@ class Blankets:
 def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]:
     """Trace the model once and read off its blankets; also the number of term elements in one group."""
     dummy = {name: _dummy(problem, name) for name in problem.latents}
-    beta = {name: dummy[name] for name in problem.globals}
-    z = {name: dummy[name] for name in problem.locals}
+    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_place())
+    beta = {name: dummy[name] for name in problem.globals} | place
+    z = {name: dummy[name] for name in problem.locals} | place
     prior = _part(problem, problem.prior_terms, (beta,), data, known=True)
     group = _part(problem, problem.group_terms, (beta, z), row, known=False) if problem.num_groups else _NOTHING
     blankets = Blankets(prior, group, problem.num_groups)
@@ -127,6 +129,9 @@ def _part(
         pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
         offset = 0
         for leaf, name in enumerate(name for part in latents for name in sorted(part)):
+            if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
+                offset += PLACE_WORDS
+                continue
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
             first, offset = offset, offset + int(np.prod(factor_shape)) * event
             direct = _merged(sparse.csr_array(pairs[:, first:offset]), event)

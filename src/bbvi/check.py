@@ -63,15 +63,17 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
             if moved == name:
                 flat[factor, ..., column] = changed[factor]
         values[name] = flat.reshape(columns.shape)
-    beta = {name: values[name] for name in problem.globals}
+    place = problem.no_place(len(moves) + 1)
+    beta = {name: values[name] for name in problem.globals} | place
     prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1))(beta, data)
-    _check_moves(prior, blankets.prior, moves)
+    _check_moves(prior, blankets.prior, moves, tuple(problem.opaque))
     _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1))(beta, data))
     if groups is not None:
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
-        z = {name: values[name] for name in problem.locals}
+        z = {name: values[name] for name in problem.locals} | place
         terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1))(beta, z, row)
-        _check_moves(terms, blankets.group, moves, blankets.look_ups, blankets.indices(row))
+        look_ups = blankets.look_ups, blankets.indices(row)
+        _check_moves(terms, blankets.group, moves, tuple(problem.opaque), look_ups)
         _check_totals(terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row))
 
 
@@ -87,22 +89,29 @@ def _check_totals(factors: Terms, terms: Terms) -> None:
 
 
 def _check_moves(
-    terms: Terms, part: Any, moves: list[tuple[str, int]], look_ups: Any = None, indices: Any = None
+    terms: Terms, part: Any, moves: list[tuple[str, int]], opaque: tuple[str, ...], look_ups: Any = ({}, [])
 ) -> None:
+    chosen, indices = look_ups
     for term, value in terms.items():
         flat = np.asarray(value).reshape(-1, len(moves) + 1)
         for column, (latent, factor) in enumerate(moves, start=1):
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=0, atol=0, equal_nan=True)
             pattern = part.get(latent, {}).get(term)
             inside = pattern.members(factor) if pattern is not None else np.zeros(len(flat), bool)
-            for item in (look_ups or {}).get(latent, []):
+            for item in chosen.get(latent, []):
                 if item.term == term:
                     inside = inside | item.pairs(indices)[:, [factor]].toarray().ravel()
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
+                seen = f"{term}, element {element}, changed with element {factor} of latent {latent!r}, which"
+                if term.startswith(opaque):
+                    raise RuntimeError(
+                        f"{seen} it was not found to read: it reads more at some values than at others. Declare with "
+                        "bbvi.opaque(fn, reads=...) all that its terms can read"
+                    )
                 raise RuntimeError(
-                    f"{term}, element {element}, changed with element {factor} of latent {latent!r}, which its trace does "
-                    "not show: does the function hide state or randomness? If not, this is a bug in bbvi: please report it"
+                    f"{seen} its trace does not show: does the function hide state or randomness? If not, this is a bug in "
+                    "bbvi: please report it"
                 )
 
 

@@ -55,7 +55,11 @@ class Ratios:
 
     def globals(self, params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""
-        return self._at_globals(params, data, key, samples)
+        out = self._at_globals(params, data, key, samples)
+        if self.problem.opaque:
+            jax.block_until_ready(out)
+            self.problem.raise_failure()
+        return out
 
     def groups(
         self,
@@ -75,6 +79,7 @@ class Ratios:
             local = jax.tree.map(lambda leaf, p=padded: leaf[p], rows)
             batch = Batch(jnp.asarray(padded), groups.take(padded), groups.lengths(padded), local)
             out.append(np.asarray(self._at_groups(beta, batch, key, samples))[: len(block)])
+            self.problem.raise_failure()
         return np.concatenate(out)
 
 

@@ -173,6 +173,7 @@ def draw(
             keep = latent.mask(problem.lengths, own)[..., None]
             log_q_i[name], moved = jnp.where(keep, log_q_i[name], 0), moved & keep
         floored = floored + (moved if counts is None else moved & counts).sum(dtype=jnp.int32)
+    values |= problem.place(key, samples, group)
     return Drawn(values, log_q_i, score, floored)
 
 
@@ -183,6 +184,7 @@ def draw_values(
     *,
     key: Key,
     samples: Array,
+    group: Array | int = 0,
     own: dict[str, Array] | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
     """Independent draws of these latents and the total of log q, without scores."""
@@ -197,7 +199,7 @@ def draw_values(
         if own is not None and latent.ragged_axes:
             density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
         log_q_total = log_q_total + total({name: density})
-    return values, log_q_total
+    return values | problem.place(key, samples, group), log_q_total
 
 
 def run_time_true(key: Key) -> Array:
@@ -256,7 +258,9 @@ def group_log_ratios(
     """log p(x_i, z_i | beta) - log q(z_i) of each group, at its draws and the given samples of the globals."""
 
     def one(group, row, own, params):
-        z, log_q_total = draw_values(problem, problem.locals, params, key=fold(key, group), samples=samples, own=own)
+        z, log_q_total = draw_values(
+            problem, problem.locals, params, key=fold(key, group), samples=samples, group=group, own=own
+        )
         return total(group_terms(problem, beta, z, row, len(samples))) - log_q_total
 
     return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)

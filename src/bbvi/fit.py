@@ -1,5 +1,6 @@
 """Algorithms 1 and 2: from a model and data to a posterior."""
 
+import contextlib
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from jaxtyping import Array
 
 from bbvi.batches import check_batch_size
 from bbvi.blankets import find_blankets
+from bbvi.calls import OpaqueError
 from bbvi.check import check_blankets, check_padding, raise_if_not_finite
 from bbvi.checkpoint import History, fingerprint, load_checkpoint, save_checkpoint
 from bbvi.converged import Converged
@@ -26,6 +28,7 @@ from bbvi.model import AnyModel, Model, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.posterior import Posterior, first_row, own_lengths
 from bbvi.progress import progress_bar
+from bbvi.recheck import RECHECK_STEPS, Recheck, keeping_posterior
 from bbvi.start import starting_params, warm_start
 from bbvi.step import Loop, State, own_copy
 from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
@@ -154,6 +157,7 @@ class _Run(NamedTuple):
     groups: AbstractGroups | None
     key: Key
     ratios: Ratios
+    recheck: Recheck | None
 
 
 def _prepare(
@@ -189,10 +193,12 @@ def _prepare(
     check_blankets(problem, blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)
+    problem.raise_failure()
     target = Target(problem, blankets, floats, fit_globals=hold is None)
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     loop = Loop(target, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
-    return _Run(loop, params, flat, groups, key, Ratios(problem, floats))
+    recheck = Recheck(problem, groups, key) if problem.opaque else None
+    return _Run(loop, params, flat, groups, key, Ratios(problem, floats), recheck)
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
@@ -239,7 +245,7 @@ def _drain(
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
     steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
     while not stopped:
-        room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+        room = _room(run, state, limit)
         before = time.monotonic()
         with deferred_interrupt() as interrupt:
             state, arrays = _chunk(run, state, min(steps, room))
@@ -247,10 +253,12 @@ def _drain(
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
         try:
+            if run.recheck is not None:
+                _after_opaque(run, state, _good_steps(history, state), checkpoint, settings)
             if int(state.broken) >= 0 and int(state.step) == 0:
                 _explain_start(run)
             # the first call compiled: its time says nothing
-            steps = 10 if first else _next_length(steps, took, max(1, count))
+            steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
             first = False
             if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
                 save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
@@ -264,7 +272,10 @@ def _drain(
         save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
     fired = int(state.fired)
     converged = fired >= 0 and stops[fired].means_converged
-    params = _final_params(run, state, stops[fired], state.stops[fired]) if converged else state.params
+    params = state.params
+    if converged:
+        with _keeping_posterior(run, state, history, checkpoint):
+            params = _final_params(run, state, stops[fired], state.stops[fired])
     yield _posterior(run, params, history, converged, stopped)
 
 
@@ -273,6 +284,41 @@ def _chunk(run: _Run, state: State, steps: int) -> tuple[State, dict[str, np.nda
     state, record, made = run.loop.run(state, run.key, run.data, run.groups, steps)
     count = int(made) + (int(state.broken) >= 0)
     return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+
+
+def _room(run: _Run, state: State, limit: int | None) -> int:
+    """How many steps may follow before something has to be looked at."""
+    room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+    return room if run.recheck is None else min(room, RECHECK_STEPS - int(state.step) % RECHECK_STEPS)
+
+
+def _after_opaque(run: _Run, state: State, history: History, checkpoint: Any, settings: dict[str, Any]) -> None:
+    """Raise if an opaque function failed, with the last good step in the checkpoint; re-check what its terms read."""
+    assert run.recheck is not None
+    problem = run.loop.target.problem
+    with _keeping_posterior(run, state, history, checkpoint):
+        try:
+            problem.raise_failure()
+        except OpaqueError:
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, problem.model, settings, state._replace(broken=jnp.int32(-1)), history)
+            raise
+        if int(state.broken) < 0 and int(state.step) % RECHECK_STEPS == 0:
+            run.recheck(state.params, int(state.step))
+
+
+def _good_steps(history: History, state: State) -> History:
+    """The history without a last step that failed."""
+    *earlier, last = history
+    good = len(last["elbo"]) - (int(state.broken) >= 0)
+    return [*earlier, {name: column[:good] for name, column in last.items()}] if good else earlier
+
+
+def _keeping_posterior(run: _Run, state: State, history: History, checkpoint: Any) -> contextlib.AbstractContextManager:
+    def reached(why: str) -> Posterior:
+        return _posterior(run, own_copy(state.params), history, False, why)
+
+    return keeping_posterior(reached, int(state.step), checkpoint)
 
 
 def _explain_start(run: _Run) -> None:

@@ -1,5 +1,6 @@
 """Section 2 and Eq. 12: the log joint a person writes, and the same bound to data."""
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,11 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bbvi.counter import Key, fold, threefry
 from bbvi.groups import AbstractGroups, as_groups, is_number_list, refuse_nan
+from bbvi.host import PLACE, PLACE_WORDS, Host
 from bbvi.latents import Latent
+from bbvi.opaque import Opaque
 
 Terms = dict[str, Array]
 Values = Mapping[str, Array]
+
+_ROWS_TO_MOVE = 8
 
 
 class Model:
@@ -94,14 +100,36 @@ AnyModel = Model | HierarchicalModel
 class Problem:
     """A model bound to the shape of its data: what the later rooms need to know, and no arrays."""
 
-    def __init__(self, model: AnyModel, lengths: dict[str, int], num_groups: int):
+    def __init__(
+        self, model: AnyModel, lengths: dict[str, int], num_groups: int, *, opaque: Mapping[str, Host] | None = None
+    ):
         self.model, self.lengths, self.num_groups = model, lengths, num_groups
+        #: those of the model's functions that are opaque, bound to the data
+        self.opaque = dict(opaque or {})
         self.globals, self.locals = model.globals, model.locals
         self.latents = {**self.globals, **self.locals}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a latent's array of factors of q, in one group."""
         return self.latents[name].padded(self.lengths)
+
+    def place(self, key: Key, samples: Array, group: Array | int = 0) -> dict[str, Array]:
+        """Where draws stand, beside their values, for opaque functions: a seed, the sample, the group."""
+        if not self.opaque:
+            return {}
+        seeds, _ = threefry(fold(key, "opaque"), jnp.asarray(samples, jnp.uint32), jnp.zeros_like(samples, jnp.uint32))
+        numbers = jnp.broadcast_arrays(seeds, jnp.asarray(samples, jnp.uint32), jnp.asarray(group, jnp.uint32))
+        return {PLACE: jnp.stack(numbers)}
+
+    def no_place(self, *samples: int) -> dict[str, Any]:
+        """The same place for all samples: what only moves latents must not change a seed."""
+        return {PLACE: np.zeros((PLACE_WORDS, *samples), np.uint32)} if self.opaque else {}
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong in an opaque function, if anything did."""
+        failures = [failure for host in self.opaque.values() if (failure := host.take_failure()) is not None]
+        if failures:
+            raise failures[0]
 
     def prior_terms(self, beta: Values, data: Any) -> Terms:
         """Terms that no group owns: the whole log joint of a flat model, log p(beta) of a hierarchical one."""
@@ -124,6 +152,10 @@ class Problem:
         return self._terms("log_likelihood", self.model.log_likelihood, dict(beta), dict(z), row)
 
     def _terms(self, name: str, function: Callable[..., Any], *arguments: Any) -> Terms:
+        if name in self.opaque:
+            function = self.opaque[name].traced
+        elif self.opaque:
+            arguments = tuple(_without_place(argument) for argument in arguments)
         try:
             result = function(*arguments)
         except KeyError as error:
@@ -145,7 +177,8 @@ class Problem:
 def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
     """Check the data and bind the model to it: the problem, a flat model's data, a hierarchical one's groups."""
     if isinstance(model, Model):
-        return Problem(model, {}, 0), flat_data(data), None
+        flat = flat_data(data)
+        return Problem(model, {}, 0, opaque=_hosts(model, {}, flat, None)), flat, None
     if not isinstance(model, HierarchicalModel):
         raise TypeError(f"expected a bbvi.Model or a bbvi.HierarchicalModel, got {type(model).__name__}")
     groups = as_groups(data)
@@ -157,7 +190,46 @@ def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | Non
                     f"latent {name!r} has the ragged axis {axis!r}, which the data do not have (they have: {known}); "
                     f"pass data=bbvi.ragged({axis}={{...}})"
                 )
-    return Problem(model, groups.padded(), len(groups)), None, groups
+    hosts = _hosts(model, groups.padded(), None, groups)
+    return Problem(model, groups.padded(), len(groups), opaque=hosts), None, groups
+
+
+def _hosts(model: AnyModel, lengths: dict[str, int], data: Any, groups: AbstractGroups | None) -> dict[str, Host]:
+    """The opaque ones among the model's functions, bound to the data."""
+    names = ("log_joint", "log_prior", "log_local", "log_likelihood")
+    functions = {name: getattr(model, name, None) for name in names}
+    found = {name: function for name, function in functions.items() if isinstance(function, Opaque)}
+    if not found:
+        return {}
+    own = [()] if groups is None else _some_rows(groups)
+    same = groups is None or all(len(np.unique(n)) == 1 for n in groups.lengths(np.arange(len(groups))).values())
+    constant = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, (data,))
+    # functions that share a simulator must not meet in it
+    lock = threading.Lock()
+    hosts = {}
+    for name, function in found.items():
+        of_group = name in ("log_local", "log_likelihood")
+        hosts[name] = Host(
+            function, name, (model.globals, model.locals) if of_group else (model.globals,),
+            lengths=lengths, rows=own if of_group else [()], constant=constant if name == "log_joint" else (),
+            same_lengths=same, lock=lock,
+        )  # fmt: skip
+    return hosts
+
+
+def _some_rows(groups: AbstractGroups) -> list[tuple[Any]]:
+    """A few groups, the longest of each axis among them."""
+    numbers = [int(n) for n in np.linspace(0, len(groups) - 1, min(len(groups), _ROWS_TO_MOVE))]
+    longest = [int(np.argmax(np.asarray(own))) for own in groups.lengths(np.arange(len(groups))).values()]
+    chosen = np.unique([*longest, *numbers[len(longest) :]] if len(groups) > _ROWS_TO_MOVE else numbers)
+    rows = jax.tree.map(np.asarray, groups.take(chosen))
+    return [(jax.tree.map(lambda leaf, i=i: leaf[i], rows),) for i in range(len(chosen))]
+
+
+def _without_place(argument: Any) -> Any:
+    if isinstance(argument, dict) and PLACE in argument:
+        return {name: value for name, value in argument.items() if name != PLACE}
+    return argument
 
 
 def flat_data(data: Any) -> Any:

@@ -87,6 +87,8 @@ def gradient_moments(
         return carry
 
     mean, spread = all_repeats(fold(seed_key(seed), "moments"), params, flat, groups)
+    jax.block_until_ready(spread)
+    problem.raise_failure()
     variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
     return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))
 

@@ -352,6 +352,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
         bound, flat, groups = bind(model, data)
         if bound.num_groups != problem.num_groups or bound.lengths != problem.lengths:
             raise ValueError(f"{path} was fitted to {problem.num_groups} groups, the data have {bound.num_groups}")
+        problem = bound
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],

@@ -9,6 +9,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from bbvi.counter import fold, seed_key
 from bbvi.elbo import Estimate
 from bbvi.fit import fit
 from bbvi.groups import Cohort
@@ -84,6 +85,9 @@ def predictive_log_likelihood(
         )
     beta = {name: jnp.moveaxis(jnp.asarray(draws[name]), 0, -1) for name in problem.globals}
     z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
+    samples = jnp.arange(jax.tree.leaves((beta, z))[0].shape[-1], dtype=jnp.uint32)
+    key = fold(seed_key(seed), "predict")
+    z |= jax.vmap(lambda g: problem.place(fold(key, g), samples, g))(jnp.arange(problem.num_groups))
     score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)))
     blocks = _blocks(problem, jax.tree.leaves((beta, z))[0].shape[-1])
     parts = []
@@ -91,6 +95,7 @@ def predictive_log_likelihood(
         numbers = np.arange(begin, min(begin + blocks, problem.num_groups))
         local = jax.tree.map(lambda leaf, n=numbers: leaf[n], z)
         parts.append(jax.tree.map(np.asarray, score(local, groups.take(numbers))))
+        problem.raise_failure()
     whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
     return _collect(whole)
 

@@ -189,6 +189,8 @@ class Scope:
             return [accumulate(ins[0], eqn.params["axis"], reverse=eqn.params.get("reverse", False))]
         if name == "cond":
             return self.branches(eqn, ins)
+        if name == "pure_callback":
+            return self.callback(eqn, ins)
         if name == "scan":
             return scans.scan(self, eqn, ins)
         for rules in (indexing.RULES, linear.RULES):
@@ -202,6 +204,19 @@ class Scope:
     def everything(self, eqn: Any, ins: list[Reads], why: str) -> list[Reads]:
         self.lose(eqn, why)
         return [everything(ins, v.aval.shape) for v in eqn.outvars]
+
+    def callback(self, eqn: Any, ins: list[Reads]) -> list[Reads]:
+        """A function on the host reads all that goes in, unless it is one that knows better."""
+        dependence = getattr(getattr(eqn.params["callback"], "callback_func", None), "dependence", None)
+        if dependence is None:
+            return self.everything(eqn, ins, "a function on the host; bbvi.opaque finds out what it reads")
+        ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars])
+        flat = np.concatenate([part.ravel() for part in ids])
+        found: list[Reads] = []
+        for pairs, variable in zip(dependence, eqn.outvars, strict=True):
+            rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
+            found.append(merge(ReadSets(flat[pairs.indices], sets), rows, variable.aval.shape))
+        return found
 
     def lose(self, eqn: Any, why: str) -> None:
         """Note that precision was lost here."""

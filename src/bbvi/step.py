@@ -164,7 +164,12 @@ class Loop:
         changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
         change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored)
-        return State(params, optimizer, tuple(stops), state.step + good, fired, broken), record
+        new = State(params, optimizer, tuple(stops), state.step + good, fired, broken)
+        if self.target.problem.opaque:
+            # a call that failed can be made again: all of the state stays that of the last good step
+            kept = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)
+            new = kept._replace(broken=broken)
+        return new, record
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
         before: dict[str, Lambda] = {"globals": {}, "rows": {}}

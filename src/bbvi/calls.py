@@ -1,0 +1,212 @@
+"""Calls of a function that JAX cannot trace: one after the other, many at once, or spread over workers."""
+
+import hashlib
+import itertools
+import pickle
+import traceback
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+_CHUNKS_PER_WORKER = 4
+_SENT_EVERY_TIME = 1 << 14
+
+
+class OpaqueError(RuntimeError):
+    """An opaque function failed; `posterior` is what a fit had reached until then, or None outside a fit."""
+
+    posterior: Any = None
+
+
+class Segment(NamedTuple):
+    """Calls that share a row: latents and seeds have the calls on the first axis, or length 1 if they do not vary."""
+
+    latents: tuple[dict[str, np.ndarray], ...]
+    row: tuple[Any, ...]
+    seeds: np.ndarray | None
+    num: int
+
+    def cut(self, begin: int, end: int) -> "Segment":
+        """Some of these calls."""
+        latents, seeds = jax.tree.map(
+            lambda leaf: leaf[begin:end] if len(leaf) > 1 else leaf, (self.latents, self.seeds)
+        )
+        return Segment(latents, self.row, seeds, end - begin)
+
+
+class Form(NamedTuple):
+    """What a call must return: arrays of these shapes, stored in this type."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: Any
+    vectorized: bool
+
+
+class Failure(NamedTuple):
+    """Which call failed, and why: text, since not every exception can travel between processes."""
+
+    call: int
+    reason: str
+    trace: str
+
+
+Outcome = list[np.ndarray] | Failure
+
+
+def run(function: Callable[..., Any], constant: tuple[Any, ...], segments: Sequence[Segment], form: Form) -> Outcome:
+    """For each term the results of all calls, or the first failure."""
+    out = [np.empty((sum(s.num for s in segments), *shape), form.dtype) for shape in form.shapes]
+    at = 0
+    for segment in segments:
+        for begin, end in [(0, segment.num)] if form.vectorized else [(i, i + 1) for i in range(segment.num)]:
+            try:
+                result = function(
+                    *_latents(segment, begin, end, form), *segment.row, *constant, **_seed(segment, begin, end, form)
+                )
+                leaves = _leaves(result, form, end - begin)
+            except Exception as error:  # whatever it is, it is the user's: it is kept and raised where the fit stops
+                return Failure(at + begin, f"{type(error).__name__}: {error}", traceback.format_exc())
+            for array, leaf in zip(out, leaves, strict=True):
+                array[at + begin : at + end] = leaf
+        at += segment.num
+    return out
+
+
+def _latents(segment: Segment, begin: int, end: int, form: Form) -> list[dict[str, Any]]:
+    if form.vectorized:
+        return [
+            {name: np.broadcast_to(leaf, (end - begin, *leaf.shape[1:])) for name, leaf in part.items()}
+            for part in segment.latents
+        ]
+    return [{name: leaf[begin if len(leaf) > 1 else 0] for name, leaf in part.items()} for part in segment.latents]
+
+
+def _seed(segment: Segment, begin: int, end: int, form: Form) -> dict[str, Any]:
+    if segment.seeds is None:
+        return {}
+    if form.vectorized:
+        return {"seed": np.broadcast_to(segment.seeds, (end - begin,)).astype(np.int64)}
+    return {"seed": int(segment.seeds[begin if len(segment.seeds) > 1 else 0])}
+
+
+def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
+    wanted = [(num, *shape) if form.vectorized else shape for shape in form.shapes]
+    if [leaf.shape for leaf in leaves] != wanted:
+        raise ValueError(
+            f"returned arrays of shapes {[leaf.shape for leaf in leaves]}, expected {wanted}; "
+            "every call must return the terms of the first, in the same shapes"
+        )
+    return leaves
+
+
+class AbstractCaller(eqx.Module):
+    """A way to make calls."""
+
+    @abstractmethod
+    def __call__(self, segments: Sequence[Segment], form: Form) -> Outcome:
+        """For each term the results of all calls, or the first failure."""
+
+
+class InProcess(AbstractCaller):
+    """One call after the other, here."""
+
+    function: Callable[..., Any]
+    constant: tuple[Any, ...]
+
+    def __call__(self, segments, form):
+        return run(self.function, self.constant, segments, form)
+
+
+class InExecutor(AbstractCaller):
+    """Calls spread over the workers of an executor; what is the same in all of them travels once to each worker."""
+
+    executor: Executor
+    payload: bytes | None
+    token: str
+    function: Callable[..., Any]
+    constant: tuple[Any, ...]
+
+    def __init__(self, executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str):
+        self.executor, self.function, self.constant = executor, function, constant
+        self.payload, self.token = None, ""
+        if not isinstance(executor, ThreadPoolExecutor):
+            self.payload = _pickled(function, constant, name)
+            self.token = hashlib.sha256(self.payload).hexdigest()
+
+    def __call__(self, segments, form):
+        pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(self.executor, "_max_workers", 2))
+        starts = np.cumsum([0] + [sum(s.num for s in piece) for piece in pieces])
+        at = 0
+        try:
+            futures = [self._submit(piece, form, None) for piece in pieces]
+            outcomes: list[Any] = [None] * len(futures)
+            for at, future in enumerate(futures):
+                outcomes[at] = future.result()
+            absent = [i for i, outcome in enumerate(outcomes) if outcome is None]
+            again = {i: self._submit(pieces[i], form, self.payload) for i in absent}
+            for at, future in again.items():
+                outcomes[at] = future.result()
+        except BrokenExecutor as error:
+            reason = f"{type(error).__name__}: a worker died (killed, out of memory, or it ended the process)"
+            return Failure(int(starts[at]), f"{reason}; make a new executor", str(error))
+        except Exception as error:  # what cannot be unpickled over there, an executor that was shut down
+            return Failure(int(starts[at]), f"{type(error).__name__}: {error}", traceback.format_exc())
+        for start, outcome in zip(starts, outcomes, strict=False):
+            if isinstance(outcome, Failure):
+                return outcome._replace(call=int(start) + outcome.call)
+        return [np.concatenate(arrays) for arrays in zip(*outcomes, strict=True)]
+
+    def _submit(self, piece: list[Segment], form: Form, payload: bytes | None) -> Any:
+        if self.payload is None:
+            return self.executor.submit(run, self.function, self.constant, piece, form)
+        if len(self.payload) <= _SENT_EVERY_TIME:
+            payload = self.payload
+        return self.executor.submit(run_shipped, self.token, payload, piece, form)
+
+
+# What a worker has been sent, by checksum. It is the worker's alone and saves sending the data with every chunk.
+_received: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+
+
+def run_shipped(token: str, payload: bytes | None, segments: list[Segment], form: Form) -> Outcome | None:
+    """In a worker: `run`, with a function and data that came before or come now; None asks for them."""
+    if token not in _received:
+        if payload is None:
+            return None
+        while len(_received) >= 4:
+            del _received[next(iter(_received))]
+        _received[token] = pickle.loads(payload)
+    return run(*_received[token], segments, form)
+
+
+def _pickled(function: Callable[..., Any], constant: tuple[Any, ...], name: str) -> bytes:
+    for what, value in (("the function", function), ("its data", constant)):
+        try:
+            pickle.dumps(value)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{name}: {what} cannot be sent to worker processes ({error}); with executor= the function must stand "
+                "at the top level of a module (no lambda, no function inside a function) and the data must be picklable"
+            ) from error
+    return pickle.dumps((function, constant))
+
+
+def _split(segments: Sequence[Segment], num: int) -> list[list[Segment]]:
+    """The same calls in the same order, in `num` lists of about the same length."""
+    total = sum(segment.num for segment in segments)
+    edges = np.unique(np.linspace(0, total, min(num, total) + 1).astype(int))
+    pieces: list[list[Segment]] = [[] for _ in edges[1:]]
+    start = 0
+    for segment in segments:
+        for i, (begin, end) in enumerate(itertools.pairwise(edges)):
+            first, last = max(begin - start, 0), min(end - start, segment.num)
+            if first < last:
+                pieces[i].append(segment.cut(int(first), int(last)))
+        start += segment.num
+    return pieces

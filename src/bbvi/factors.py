@@ -1,12 +1,12 @@
 """Section 3.1: undo the sums that lead to log p, so that it falls apart into its factors.
 
-The function is traced once. From each output a walk goes back through additions, sums over axes, moves of data,
-scalings and masks, and into the sums of loops and of dot products; where it cannot go on stands an array of
-factors. Their total, over all elements and arrays, is the value of the function.
+The function is traced once. From each output a walk goes back through the sums that lead to it, and into those of
+loops, branches and dot products; where it cannot go on stands an array of factors. Their total, over all elements
+and arrays, is the value of the function.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,41 +16,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import Array
 
 from bbvi.retrace import Rewrite, Summand, can_open_dot, open_cond, open_dot, open_scan, retrace
-from bbvi.source_lines import line_of, place_of
+from bbvi.source_lines import line_of
+from bbvi.sums import Piece, Walk, is_real
 from bbvi.traces import run
 
-# the sum over all elements does not change under these
-_REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
 _MOST_PASSES = 20
 _CONSTANT = ".constant"
-
-
-class By(NamedTuple):
-    """What multiplies, divides or masks an array of factors: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
-
-    kind: str
-    atom: Any
-    axes: tuple[int, ...]
-
-
-class Piece(NamedTuple):
-    """An array of factors: `number` times `atom`, under each of `by`, the last first."""
-
-    atom: Any
-    number: float
-    by: tuple[By, ...]
-
-    @property
-    def atoms(self) -> list[Any]:
-        return [self.atom, *(b.atom for b in self.by)]
-
-    def compute(self, values: list[Any]) -> Any:
-        value, *others = values
-        if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-            value = jnp.asarray(value, float)
-        for b, other in reversed(list(zip(self.by, others, strict=True))):
-            value = _under(b, value, other)
-        return value if self.number == 1 else self.number * value
 
 
 class Factors:
@@ -114,10 +85,10 @@ def is_array(leaf: Any) -> bool:
 
 def _taken_apart(
     closed: ClosedJaxpr, num_latents: int, value: Callable[[ClosedJaxpr, Any], Any]
-) -> tuple[ClosedJaxpr, "_Walk", list[list[Piece]]]:
+) -> tuple[ClosedJaxpr, Walk, list[list[Piece]]]:
     """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
     for _ in range(_MOST_PASSES):
-        walk = _Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
+        walk = Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
         found = [walk.pieces(output) for output in closed.jaxpr.outvars]
         rewrites: dict[Any, Rewrite] = {}
         for atom in [piece.atom for pieces in found for piece in pieces]:
@@ -130,7 +101,7 @@ def _taken_apart(
                 rewrite = open_scan(eqn, eqn.outvars.index(atom), _summands)
                 if rewrite is not None:
                     rewrites[eqn.outvars[0]] = rewrite
-            elif eqn.primitive.name == "cond" and all(_is_real(v.aval) for v in eqn.outvars):
+            elif eqn.primitive.name == "cond" and all(is_real(v.aval) for v in eqn.outvars):
                 chosen = None if walk.is_read(eqn.invars[0]) else value(closed, eqn.invars[0])
                 if chosen is not None or atom.aval.shape == ():
                     rewrites[eqn.outvars[0]] = open_cond(None if chosen is None else int(chosen))
@@ -151,220 +122,5 @@ def _named(output: str, pieces: list[Piece], is_read: Callable[[Any], bool]) -> 
 
 
 def _summands(jaxpr: Jaxpr, output: Any, elementwise: bool) -> list[Summand]:
-    pieces = _Walk(jaxpr, jaxpr.invars, elementwise=elementwise).pieces(output)
+    pieces = Walk(jaxpr, jaxpr.invars, elementwise=elementwise).pieces(output)
     return [Summand(piece.atoms, piece.compute) for piece in pieces]
-
-
-class _Walk:
-    """The walk from an output back to the arrays of factors it is the sum of."""
-
-    def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
-        self.jaxpr, self.elementwise = jaxpr, elementwise
-        self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
-        #: which of the latents each variable reads, as whole arrays
-        self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
-        for eqn in jaxpr.eqns:
-            read = frozenset[Any]().union(*(self.leaves.get(a, ()) for a in eqn.invars if not isinstance(a, Literal)))
-            self.leaves.update((v, read) for v in eqn.outvars if read)
-
-    def is_read(self, atom: Any) -> bool:
-        return not isinstance(atom, Literal) and atom in self.leaves
-
-    def pieces(self, output: Any) -> list[Piece]:
-        open_: dict[tuple[Any, tuple[By, ...]], float] = {}
-        found: list[Piece] = []
-
-        def add(piece: Piece) -> None:
-            if self.is_read(piece.atom):
-                key = piece.atom, piece.by
-                open_[key] = open_.get(key, 0.0) + piece.number
-            else:
-                found.append(piece)
-
-        add(Piece(output, 1.0, ()))
-        for eqn in reversed(self.jaxpr.eqns):
-            for key in [key for key in open_ if key[0] in eqn.outvars]:
-                piece = Piece(key[0], open_.pop(key), key[1])
-                parts = self.open(eqn, piece)
-                if parts is None:
-                    found.append(piece)
-                for part in parts or []:
-                    add(part)
-        found += [Piece(atom, number, by) for (atom, by), number in open_.items()]
-        order = {v: k for k, eqn in enumerate(self.jaxpr.eqns) for v in eqn.outvars}
-        return sorted(found, key=lambda piece: -1 if isinstance(piece.atom, Literal) else order.get(piece.atom, -1))
-
-    def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
-        """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
-        name, out = eqn.primitive.name, eqn.outvars[0].aval
-        if jnp.issubdtype(out.dtype, jnp.unsignedinteger) or out.dtype == bool:
-            return None
-        if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
-            return None
-        if self.elementwise and name not in ("neg", "add", "add_any", "sub"):
-            return None
-        if name == "reduce_sum" or name in _REARRANGED:
-            axes = _axes_before(eqn)
-            if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
-                return None
-            return _through(piece, eqn.invars[0], axes)
-        if name == "broadcast_in_dim":
-            repeated = _size(out) / max(1, _size(eqn.invars[0].aval))
-            return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
-        if name in ("neg", "add", "add_any", "sub"):
-            return self._added(eqn, piece)
-        if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
-            return self._scaled(eqn, piece)
-        if name == "select_n":
-            return self._masked(eqn, piece)
-        return None
-
-    def _added(self, eqn: Any, piece: Piece) -> list[Piece] | None:
-        name, out = eqn.primitive.name, eqn.outvars[0].aval
-        if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
-            return None
-        if name != "neg" and out.shape != () and self._is_one_density(eqn):
-            return None
-        signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
-        repeated = [_size(out) / max(1, _size(atom.aval)) for atom in eqn.invars]
-        return [
-            piece._replace(atom=atom, number=piece.number * sign * times)
-            for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
-        ]
-
-    def _is_one_density(self, eqn: Any) -> bool:
-        """Whether two arrays are added inside of one density: its parts often cancel, so it stays whole.
-
-        That is so inside of a library's density; and where one part reads no other latents than the other does,
-        unless both are a library's densities.
-        """
-        left, right = (frozenset() if isinstance(a, Literal) else self.leaves.get(a, frozenset()) for a in eqn.invars)
-        if not left or not right:
-            return False
-        if _is_library(eqn):
-            return True
-        return (left <= right or right <= left) and not all(self._is_density(a) for a in eqn.invars)
-
-    def _is_density(self, atom: Any) -> bool:
-        """Whether this array is what a library's density returned."""
-        eqn: Any = self.makers.get(atom)
-        while eqn is not None and eqn.primitive.name in (*_REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
-            if _is_library(eqn):
-                return True
-            eqn = self.makers.get(eqn.invars[0])
-        return eqn is not None and _is_library(eqn)
-
-    def _scaled(self, eqn: Any, piece: Piece) -> list[Piece] | None:
-        """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
-        name, (left, right) = eqn.primitive.name, eqn.invars
-        if self.is_read(left) and self.is_read(right):
-            if self._sums(left) == self._sums(right) or (name == "div" and self._sums(right)):
-                return None
-            left, right = (right, left) if self._sums(right) else (left, right)
-        elif name == "mul" and self.is_read(right):
-            left, right = right, left
-        elif self.is_read(right):
-            return None
-        if left.aval.shape != eqn.outvars[0].aval.shape:
-            return None
-        if isinstance(right, Literal) and np.ndim(right.val) == 0:
-            number = float(right.val)
-            if number == 0:
-                return None
-            return [piece._replace(atom=left, number=piece.number * (number if name == "mul" else 1 / number))]
-        return [piece._replace(atom=left, by=(*piece.by, By(name, right, _axes(right.aval))))]
-
-    def _masked(self, eqn: Any, piece: Piece) -> list[Piece] | None:
-        """Go on into what a mask keeps, where it puts zero for the rest."""
-        if len(eqn.invars) != 3:
-            return None
-        mask, if_false, if_true = eqn.invars
-        if isinstance(mask, Literal):
-            return None
-        zero = [self._is_zero(if_false), self._is_zero(if_true)]
-        if zero[0] == zero[1]:
-            return None
-        kept, kind = (if_true, "keep") if zero[0] else (if_false, "drop")
-        return [piece._replace(atom=kept, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
-
-    def _is_zero(self, atom: Any) -> bool:
-        if isinstance(atom, Literal):
-            return bool(np.all(np.asarray(atom.val) == 0))
-        eqn = self.makers.get(atom)
-        moves = ("broadcast_in_dim", "convert_element_type", "reshape")
-        return eqn is not None and eqn.primitive.name in moves and self._is_zero(eqn.invars[0])
-
-    def _sums(self, atom: Any) -> bool:
-        """Whether the walk would find a sum over axes behind this, not counting sums of arrays element by element."""
-        eqn = None if isinstance(atom, Literal) else self.makers.get(atom)
-        if eqn is None or not self.is_read(atom):
-            return False
-        name = eqn.primitive.name
-        if name == "reduce_sum":
-            return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
-        if name == "dot_general":
-            return can_open_dot(eqn, self.is_read)
-        if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
-            return any(self._sums(a) for a in eqn.invars)
-        return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
-
-
-def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:
-    """The piece one move of data earlier; `axes` tells where each axis of what came out was before."""
-    by = []
-    for b in piece.by:
-        if b.axes and (axes is None or any(axis not in axes for axis in b.axes)):
-            return None
-        by.append(b._replace(axes=tuple(axes[axis] for axis in b.axes) if axes else ()))
-    return [piece._replace(atom=before, by=tuple(by))]
-
-
-def _axes_before(eqn: Any) -> dict[int, int] | None:
-    """Which axis of the input each axis of the output was; None where that cannot be said."""
-    name, before, out = eqn.primitive.name, eqn.invars[0].aval, eqn.outvars[0].aval
-    if name == "reduce_sum":
-        return dict(enumerate(a for a in range(before.ndim) if a not in eqn.params["axes"]))
-    if name == "transpose":
-        return dict(enumerate(eqn.params["permutation"]))
-    if name == "broadcast_in_dim":
-        dimensions = eqn.params["broadcast_dimensions"]
-        return {d: a for a, d in enumerate(dimensions) if before.shape[a] == out.shape[d]}
-    if name in ("reshape", "squeeze", "expand_dims"):
-        long = [[a for a, s in enumerate(shape) if s != 1] for shape in (out.shape, before.shape)]
-        same = [out.shape[a] for a in long[0]] == [before.shape[a] for a in long[1]]
-        return dict(zip(*long, strict=True)) if same else None
-    return None if name == "rev" else {a: a for a in range(out.ndim)}
-
-
-def _axes(aval: Any) -> tuple[int, ...]:
-    return tuple(axis for axis, size in enumerate(aval.shape) if size != 1)
-
-
-def _under(b: By, value: Any, other: Any) -> Any:
-    in_order = jnp.transpose(jnp.squeeze(other), np.argsort(b.axes).tolist()) if b.axes else jnp.reshape(other, ())
-    other = jax.lax.broadcast_in_dim(in_order, value.shape, sorted(b.axes))
-    if b.kind == "mul":
-        return value * other
-    if b.kind == "div":
-        return value / other
-    return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
-
-
-def _is_library(eqn: Any) -> bool:
-    place = place_of(eqn.source_info)
-    return place is not None and place.library
-
-
-def _size(aval: Any) -> int:
-    return int(np.prod(aval.shape))
-
-
-def _is_real(aval: Any) -> bool:
-    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
-
-
-def _is_exact(before: Any, after: Any) -> bool:
-    """Whether the sum over all elements is the same before and after a change of type."""
-    numbers = jnp.floating if jnp.issubdtype(before.dtype, jnp.floating) else jnp.signedinteger
-    kept = jnp.floating if numbers is jnp.floating else jnp.number
-    return jnp.issubdtype(before.dtype, numbers) and jnp.issubdtype(after.dtype, kept)

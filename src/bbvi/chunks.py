@@ -1,0 +1,201 @@
+"""Algorithms 1 and 2 in compiled chunks of steps: how long a chunk is, why a fit stops, and what it keeps."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.calls import OpaqueError
+from bbvi.check import raise_if_not_finite
+from bbvi.checkpoint import History, save_checkpoint
+from bbvi.counter import Key, fold
+from bbvi.elbo import Ratios, elbo_samples
+from bbvi.evaluate import Lambda
+from bbvi.groups import AbstractGroups, Stream
+from bbvi.interrupt import deferred_interrupt
+from bbvi.posterior import Posterior, own_lengths
+from bbvi.recheck import RECHECK_STEPS, Recheck, keeping_posterior
+from bbvi.step import Loop, State, own_copy
+from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
+
+_SECONDS_PER_CHUNK = 0.3
+_DRAWS_TO_COMPARE = 2000
+_GROUPS_TO_COMPARE = 500
+
+
+class Run(NamedTuple):
+    """A fit that is ready to go."""
+
+    loop: Loop
+    params: dict[str, Lambda]
+    data: Any
+    groups: AbstractGroups | None
+    key: Key
+    ratios: Ratios
+    recheck: Recheck | None
+
+
+def limits(stops: Sequence[AbstractStop]) -> tuple[int | None, float | None]:
+    budgets = [rule for rule in stops if isinstance(rule, Budget)]
+    steps = [rule.steps for rule in budgets if rule.steps is not None]
+    seconds = [rule.seconds for rule in budgets if rule.seconds is not None]
+    return min(steps, default=None), min(seconds, default=None)
+
+
+def drain(
+    run: Run,
+    state: State,
+    history: History,
+    stops: Sequence[AbstractStop],
+    checkpoint: Any,
+    checkpoint_seconds: float,
+    settings: dict[str, Any],
+) -> Iterator[Posterior]:
+    """Run chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
+    limit, seconds = limits(stops)
+    began = saved = time.monotonic()
+    earlier = float(history[-1]["seconds"][-1]) if history else 0.0
+    steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
+    while not stopped:
+        room = _room(run, state, limit)
+        before = time.monotonic()
+        with deferred_interrupt() as interrupt:
+            state, arrays = _chunk(run, state, min(steps, room))
+            took, count = time.monotonic() - before, len(arrays["elbo"])
+            arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
+            history = [*history, arrays]
+        try:
+            if run.recheck is not None:
+                _after_opaque(run, state, _good_steps(history, state), checkpoint, settings)
+            if int(state.broken) >= 0 and int(state.step) == 0:
+                _explain_start(run)
+            # the first call compiled: its time says nothing
+            steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
+            first = False
+            if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
+                save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
+                saved = time.monotonic()
+            stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupt.is_set() else "")
+            if not stopped:
+                yield _posterior(run, own_copy(state.params), history, False, "still running")
+        except KeyboardInterrupt:
+            stopped = _why(run, state, stops, limit, seconds, began) or "interrupted"
+    if checkpoint is not None and int(state.broken) < 0:
+        save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
+    fired = int(state.fired)
+    converged = fired >= 0 and stops[fired].means_converged
+    params = state.params
+    if converged:
+        with _keeping_posterior(run, state, history, checkpoint):
+            params = _final_params(run, state, stops[fired], state.stops[fired])
+    yield _posterior(run, params, history, converged, stopped)
+
+
+def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
+    """The state after up to `steps` steps, and the record of those that were made."""
+    state, record, made = run.loop.run(state, run.key, run.data, run.groups, steps)
+    count = int(made) + (int(state.broken) >= 0)
+    return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+
+
+def _room(run: Run, state: State, limit: int | None) -> int:
+    """How many steps may follow before something has to be looked at."""
+    room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+    return room if run.recheck is None else min(room, RECHECK_STEPS - int(state.step) % RECHECK_STEPS)
+
+
+def _after_opaque(run: Run, state: State, history: History, checkpoint: Any, settings: dict[str, Any]) -> None:
+    """Raise if an opaque function failed, with the last good step in the checkpoint; re-check what its terms read."""
+    assert run.recheck is not None
+    problem = run.loop.target.problem
+    with _keeping_posterior(run, state, history, checkpoint):
+        try:
+            problem.raise_failure()
+        except OpaqueError:
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, problem.model, settings, state._replace(broken=jnp.int32(-1)), history)
+            raise
+        if int(state.broken) < 0 and int(state.step) % RECHECK_STEPS == 0:
+            run.recheck(state.params, int(state.step))
+
+
+def _good_steps(history: History, state: State) -> History:
+    """The history without a last step that failed."""
+    *earlier, last = history
+    good = len(last["elbo"]) - (int(state.broken) >= 0)
+    return [*earlier, {name: column[:good] for name, column in last.items()}] if good else earlier
+
+
+def _keeping_posterior(run: Run, state: State, history: History, checkpoint: Any) -> contextlib.AbstractContextManager:
+    def reached(why: str) -> Posterior:
+        return _posterior(run, own_copy(state.params), history, False, why)
+
+    return keeping_posterior(reached, int(state.step), checkpoint)
+
+
+def _explain_start(run: Run) -> None:
+    """The very first step failed: say which term is to blame, if a term is."""
+    step = jnp.int32(0)
+    source: Any = run.groups
+    if isinstance(run.groups, Stream):
+        source = run.loop.prefetch(run.groups, run.key, 0, 1)
+    batch = run.loop.batch(run.params, run.key, step, source, step)
+    raise_if_not_finite(
+        run.loop.target.problem, run.params["globals"], run.data, batch,
+        draws=run.loop.draws, key=run.loop.draws_key(run.key, step),
+    )  # fmt: skip
+
+
+def _next_length(steps: int, took: float, made: int) -> int:
+    return max(1, min(10 * steps, int(_SECONDS_PER_CHUNK * made / max(took, 1e-6))))
+
+
+def _why(
+    run: Run, state: State, stops: Sequence[AbstractStop], limit: int | None, seconds: float | None, began: float
+) -> str:
+    """Why the fit has to stop now; empty if it goes on."""
+    if int(state.broken) >= 0:
+        names = [f"gradient of {name!r}" for name in run.loop.target.problem.latents]
+        what = [*names, "ELBO"][int(state.broken)]
+        return (
+            f"non-finite {what} at step {int(state.step) + 1}; lambda is that of the last good step. "
+            "Check the log joint for values that can overflow or leave p's support, or take smaller steps"
+        )
+    if int(state.fired) >= 0:
+        return repr(stops[int(state.fired)])
+    for rule in stops:
+        if isinstance(rule, Budget) and (
+            (rule.steps is not None and rule.steps == limit and int(state.step) >= limit)
+            or (rule.seconds is not None and time.monotonic() - began >= rule.seconds)
+        ):
+            return repr(rule)
+    return ""
+
+
+def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -> dict[str, Lambda]:
+    """The average of late iterates if the rule has one and its ELBO is higher on common draws, else the last."""
+    if not isinstance(rule, AbstractAveragingStop):
+        return state.params
+    fitted = {"globals": state.params["globals"], "locals": state.params["locals"]}
+    average = rule.average(rule_state, fitted)
+    if not run.loop.target.fit_globals:
+        average["globals"] = state.params["globals"]
+    numbers = None
+    if run.groups is not None and len(run.groups) > _GROUPS_TO_COMPARE:
+        numbers = np.random.default_rng(0).choice(len(run.groups), _GROUPS_TO_COMPARE, replace=False)
+    key = fold(run.key, "compare")
+    of = [
+        elbo_samples(run.ratios, params, run.data, run.groups, _DRAWS_TO_COMPARE, key, numbers=numbers)
+        for params in (average, state.params)
+    ]
+    return average if np.mean(of[0] - of[1]) > 0 else state.params
+
+
+def _posterior(run: Run, params: Any, history: History, converged: bool, stopped: str) -> Posterior:
+    return Posterior(
+        run.loop.target.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
+        history=history, converged=converged, stopped=stopped,
+    )  # fmt: skip

@@ -54,30 +54,31 @@ MODEL = bbvi.HierarchicalModel(
 )
 
 
-def root_mean_square(guess, items, ratings):
-    return float(np.sqrt(np.mean(np.concatenate([guess(u, i) - y for u, (i, y) in enumerate(zip(items, ratings))]) ** 2)))
+def root_mean_square(guesses, ratings):
+    return float(np.sqrt(np.mean((np.concatenate(guesses) - np.concatenate(ratings)) ** 2)))
 
 
 def main(*, quick=False):
     """Fit four fifths of the ratings, predict the rest; returns the posterior and the two errors."""
     items, ratings = simulate(seed=5)
-    first = [len(i) // 5 for i in items]  # the items are in random order
-    kept_items, kept = ([a[n:] for a, n in zip(arrays, first)] for arrays in (items, ratings))
-    held_items, held = ([a[:n] for a, n in zip(arrays, first)] for arrays in (items, ratings))
-    data = bbvi.ragged(rating={"item": kept_items, "y": kept})
+    test_items, test = [i[: len(i) // 5] for i in items], [y[: len(y) // 5] for y in ratings]  # in random order
+    train_items, train = [i[len(i) // 5 :] for i in items], [y[len(y) // 5 :] for y in ratings]
+    data = bbvi.ragged(rating={"item": train_items, "y": train})
     print(bbvi.explain(MODEL, data), end="\n\n")
     steps = 400 if quick else 1500
     posterior = bbvi.fit(MODEL, data, batch_size=25, stop=[bbvi.Converged(0.1), bbvi.Budget(steps=steps)])
 
-    mean, item, rating = posterior.mean(), np.concatenate(kept_items), np.concatenate(kept)
-    average = np.bincount(item, rating, NUM_ITEMS) / np.bincount(item, minlength=NUM_ITEMS)
-    plain = root_mean_square(lambda u, i: average[i], held_items, held)
-    error = root_mean_square(
-        lambda u, i: CENTRE + mean["level"][i] + mean["mood"][u] + mean["V"][i] @ mean["u"][u], held_items, held
-    )
+    item, mean = np.concatenate(train_items), posterior.mean()
+    average = np.bincount(item, np.concatenate(train), NUM_ITEMS) / np.bincount(item, minlength=NUM_ITEMS)
+    plain = root_mean_square([average[i] for i in test_items], test)
+    users = zip(test_items, mean["mood"], mean["u"], strict=True)
+    error = root_mean_square([CENTRE + mean["level"][i] + mood + mean["V"][i] @ u for i, mood, u in users], test)
     print(f"{len(posterior.history)} steps, {posterior.stopped}")
-    print(f"Verdict: held-out ratings are off by {error:.2f} (root mean square), by {plain:.2f} with each item's average; ")
-    print(f"someone who knew all parameters would be off by {SIGMA:.2f}.")
+    print(
+        f"held-out root mean square error {error:.2f}, of each item's average {plain:.2f}, of the truth about {SIGMA}"
+    )
+    verdict = "better" if error < plain else "NOT better"
+    print(f"Verdict: the model predicts held-out ratings {verdict} than the items' averages do.")
     return posterior, {"error": error, "plain": plain}
 
 

@@ -101,3 +101,8 @@ def test_the_paper_to_code_page_names_every_file():
     page = (ROOT / "docs" / "paper-to-code.md").read_text(encoding="utf-8")
     for path in (ROOT / "src" / "bbvi").glob("*.py"):
         assert path.stem == "__init__" or f"`{path.name}`" in page, path.name
+
+
+def test_ratings_are_predicted_better_than_by_averages():
+    _, verdict = example("ratings").main(quick=True)
+    assert verdict["error"] < 0.5 * verdict["plain"]

@@ -140,6 +140,10 @@ def _part(
                 look_ups.setdefault(name, []).extend(chosen)
             elif chosen or (direct.nnz and crowded):
                 # read directly and by a look-up: no element may be counted twice, so each counts for all
+                if chosen:
+                    lost.append(
+                        Lost(factors.lines[term], f"{name!r} is read by an index in the data and otherwise too")
+                    )
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)

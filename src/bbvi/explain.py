@@ -15,7 +15,7 @@ from bbvi.evaluate import Lambda, draw
 from bbvi.groups import AbstractGroups, Cohort
 from bbvi.model import AnyModel, Problem, bind
 from bbvi.patterns import AbstractPattern, Reduction
-from bbvi.plot_blankets import plot_blankets
+from bbvi.plot_blankets import percent, plot_blankets
 from bbvi.posterior import Posterior
 from bbvi.read_sets import MOST_PAIRS
 from bbvi.reads import Lost
@@ -116,7 +116,7 @@ class Explanation:
             reads = [f"{_span(r.per_factor())} {name}" for name, r in self.readings[term].items()]
             share = self.shares[term]
             rows.append(
-                [term, str(shape), self.lines[term], ", ".join(reads) or "nothing", _percent(share) if reads else ""]
+                [term, str(shape), self.lines[term], ", ".join(reads) or "nothing", percent(share) if reads else ""]
             )
         return rows
 
@@ -247,12 +247,6 @@ def _label(name: str, index: tuple[int, ...]) -> str:
 def _span(counts: np.ndarray) -> str:
     low, high = int(counts.min()), int(counts.max())
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def _percent(share: float) -> str:
-    if not np.isfinite(share):
-        return "not finite"
-    return f"{100 * share:.0f} %" if share >= 0.095 or share == 0 else f"{100 * share:.1g} %"
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -134,7 +134,9 @@ def _window(part: Reads, axis: int, start: int | None, size: int) -> Reads:
 
 
 def _say(scope: Any, eqn: Any, *, latent: bool) -> None:
-    if not latent:
+    if latent:
+        scope.lose(eqn, "a latent is the index: all that it could choose is read")
+    else:
         scope.lose(eqn, "an index in the data that is not followed here; look up outside of loops and branches")
 
 

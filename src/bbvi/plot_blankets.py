@@ -52,11 +52,18 @@ def plot_blankets(found: Any) -> Any:
 def _bar(axes: Any, share: float, *, first: bool) -> None:
     axes.barh([0], [share if np.isfinite(share) else 0], color="#555555", height=0.5)
     axes.set(xlim=(0, 1), ylim=(-1, 1), xticks=[], yticks=[])
-    axes.text(0.0, -0.75, f"{100 * share:.3g} %", fontsize=7, va="center", color="#555555")
+    axes.text(0.0, -0.75, percent(share), fontsize=7, va="center", color="#555555")
     for spine in axes.spines.values():
         spine.set_visible(False)
     if first:
         axes.set_title("variance", fontsize=8, color="#555555", loc="left")
+
+
+def percent(share: float) -> str:
+    """A share for people to read."""
+    if not np.isfinite(share):
+        return "not finite"
+    return f"{100 * share:.0f} %" if share >= 0.095 or share == 0 else f"{100 * share:.1g} %"
 
 
 def _weight(shape: tuple[int, ...]) -> float:

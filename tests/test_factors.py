@@ -96,3 +96,27 @@ def test_fifty_counts_in_one_array_lose_nearly_all_their_variance():
         for rao_blackwell in (False, True)
     ]
     assert np.median(variance[0] / variance[1]) > 100
+
+
+def recurrence(z, d):
+    """Scaled sums of scaled sums: multiplied out, two to the twentieth of them."""
+    u, v = z["x"][0], z["x"][1]
+    for _ in range(20):
+        u, v = d["s"] * u + d["y"][1] * v, u
+    return u - jnp.sum(z["x"] ** 2)
+
+
+def branches(z, _):
+    total = 0.0
+    for k in range(12):
+        total = jax.lax.cond(z["x"][k % 6] > 0, lambda t, k=k: t + jnp.sin(z["x"][k % 6]), lambda t: t, total)
+    return total - jnp.sum(z["x"] ** 2)
+
+
+@pytest.mark.parametrize("function", [recurrence, branches])
+def test_sums_within_sums_do_not_multiply_without_end(function):
+    factors = Factors(lambda z, d: {"f": function(z, d)}, (X,), DATA)
+    x = jnp.linspace(-1.0, 1.5, 6)
+    found = factors({"x": x}, DATA)
+    assert len(found) < 64
+    np.testing.assert_allclose(sum(float(v.sum()) for v in found.values()), float(function({"x": x}, DATA)), rtol=1e-4)

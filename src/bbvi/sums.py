@@ -16,6 +16,8 @@ from bbvi.source_lines import place_of
 
 # the sum over all elements does not change under these
 _REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
+# each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
+_MOST_SCALES = 3
 
 
 class By(NamedTuple):
@@ -52,6 +54,7 @@ class Walk:
     def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
         self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+        self._has_sums: dict[Any, bool] = {}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
         for eqn in jaxpr.eqns:
@@ -89,6 +92,8 @@ class Walk:
         """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if jnp.issubdtype(out.dtype, jnp.unsignedinteger) or out.dtype == bool:
+            return None
+        if len(piece.by) > _MOST_SCALES and name in ("mul", "div", "select_n"):
             return None
         if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
             return None
@@ -187,6 +192,13 @@ class Walk:
 
     def _sums(self, atom: Any) -> bool:
         """Whether the walk would find a sum over axes behind this, not counting sums of arrays element by element."""
+        if isinstance(atom, Literal):
+            return False
+        if atom not in self._has_sums:
+            self._has_sums[atom] = self._find_sums(atom)
+        return self._has_sums[atom]
+
+    def _find_sums(self, atom: Any) -> bool:
         eqn = None if isinstance(atom, Literal) else self.makers.get(atom)
         if eqn is None or not self.is_read(atom):
             return False

@@ -14,6 +14,14 @@ from bbvi.model import bind
 X = {"x": jax.ShapeDtypeStruct((6,), jnp.float32)}
 DATA = {"y": jnp.arange(6.0), "s": jnp.float32(1.7), "i": jnp.array([0, 2, 2, 5, 1, 0])}
 
+
+def many_loops(x):
+    total = 0.0
+    for _ in range(22):
+        total, _ = jax.lax.scan(lambda c, v: (c - 0.5 * v**2, None), total, x)
+    return total
+
+
 # name: (function of x and data, the number of latents that each factor element reads, largest over the elements)
 SCALARS = {
     "sum of elementwise": (lambda x, d: jnp.exp(x).sum(), 1),
@@ -37,6 +45,16 @@ SCALARS = {
     "times zero is not read": (lambda x, d: jnp.sum(x**2) + 0.0 * jnp.prod(x), 1),
     "with a side effect": (lambda x, d: (jax.debug.callback(lambda v: None, x), jnp.sum(x**2))[1], 1),
     "an empty slice": (lambda x, d: jnp.sum(x**2) + jnp.sum(x[:0]), 1),
+    "a number added in a loop": (
+        lambda x, d: jax.lax.scan(lambda total, v: (total - 0.5 * v**2 - 0.919, None), 0.0, x)[0],
+        1,
+    ),
+    "many loops": (lambda x, d: many_loops(x), 1),
+    "a half-precision accumulator stays whole": (
+        lambda x, d: jax.lax.scan(lambda c, v: (c + v.astype(jnp.float16), None), jnp.float16(0), x)[0].astype(float),
+        6,
+    ),
+    "a long sum under a scale": (lambda x, d: d["s"] * x[0] * sum(jnp.sin(x[k % 6] * k) for k in range(600)), 6),
     "a square of a sum stays whole": (lambda x, d: jnp.sum(x) ** 2, 6),
 }
 

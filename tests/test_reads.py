@@ -48,6 +48,22 @@ CASES = {
         VECTOR,
     ),
     "empty": (lambda x: jnp.concatenate([x, jnp.cumsum(x[:0]), x[:0].reshape(0, 2).sum(1)]), VECTOR),
+    "applied in place": (lambda x: x.at[np.array([2, 3])].apply(jnp.exp), VECTOR),
+    "multiplied in place": (lambda x: x.at[np.array([2, 3])].multiply(x[0]), VECTOR),
+    "stack": (lambda x: jnp.stack([x[1:], x[:-1]], 1), VECTOR),
+    "tile": (lambda x: jnp.tile(x, 2), VECTOR),
+    "index found by a loop over constants": (
+        lambda x: x[jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0)] * x[0],
+        VECTOR,
+    ),
+    "delayed by five": (
+        lambda x: jax.lax.scan(lambda c, v: ((v, *c[:4]), c[4] * v), (1.0,) * 5, jnp.concatenate([x, x]))[1],
+        VECTOR,
+    ),
+    "finite only on the support": (
+        lambda x: jnp.where(jnp.isfinite(jnp.diag(jnp.array([1.0, 0, 1, 1, 1, 1])) @ jnp.log(x**2)), x, 0.0),
+        VECTOR,
+    ),
     "index made from constants": (lambda x: x[jnp.arange(6) // 2], VECTOR),
 }
 CONSERVATIVE = {
@@ -106,6 +122,27 @@ def test_an_index_in_the_data_is_followed_where_its_value_is_known():
     unknown = pattern_of(lambda x, d: x[d["group"]], VECTOR, data, known=False)
     # one look-up for each element, left for the data to resolve
     np.testing.assert_array_equal(unknown.toarray(), np.eye(4, 10, 6, dtype=bool))
+
+
+def test_readers_are_the_union_of_members():
+    rng = np.random.default_rng(0)
+    dense = np.einsum("ij,ik->ijk", np.ones((4, 3), bool), np.ones((4, 5), bool))
+    whole = np.zeros((4, 3, 4, 5), bool)
+    whole[np.arange(4), :, np.arange(4)] = dense.transpose(0, 1, 2)
+    patterns = [
+        recognise(sparse.csr_array(whole.reshape(12, 20)), (4, 3), (4, 5)),
+        recognise(sparse.csr_array(rng.random((7, 6)) < 0.3), (7,), (6,)),
+        recognise(sparse.csr_array(rng.random((60, 6)) < 0.7), (60,), (6,)),
+    ]
+    assert [type(p) for p in patterns] == [Reduction, Listed, Scattered]
+    for pattern in patterns:
+        size = int(np.prod(pattern.factor_shape))
+        for _ in range(5):
+            chosen = rng.random(size) < 0.3
+            members = [pattern.members(int(f)) for f in np.flatnonzero(chosen)]
+            expected = np.any(members, axis=0) if members else np.zeros(int(pattern.pairs().shape[0]), bool)
+            np.testing.assert_array_equal(pattern.readers(chosen), expected)
+            np.testing.assert_array_equal(pattern.pairs()[:, chosen].sum(1) > 0, expected)
 
 
 def test_constants_read_nothing():

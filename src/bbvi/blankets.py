@@ -43,6 +43,7 @@ class Blankets:
     """
 
     def __init__(self, prior: Part, group: Part, num_groups: int):
+        assert not prior.look_ups, "the data that no group owns are known"
         self._prior, self._group = prior, group
         self.prior, self.group, self.look_ups = prior.patterns, group.patterns, group.look_ups
         self.num_groups = num_groups

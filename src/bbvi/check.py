@@ -17,6 +17,7 @@ from bbvi.model import Problem, Terms
 _NUM_DRAWS = 2
 _NUM_GROUPS = 4
 _NUM_MOVES = 4
+_SHARES = (0.5, 0.25, 0.1)
 
 
 def check_padding(problem: Problem, groups: Cohort) -> None:
@@ -48,20 +49,21 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
     """Move a few latent elements: no factor outside their blankets may move."""
     generator = np.random.default_rng(0)
-    moves = [
-        (name, int(factor))
-        for name in problem.latents
-        for factor in generator.permutation(int(np.prod(problem.shape(name))))[:_NUM_MOVES]
-    ]
+    moves: list[tuple[str, np.ndarray]] = []
+    for name in problem.latents:
+        size = int(np.prod(problem.shape(name)))
+        moves += [(name, np.arange(size) == factor) for factor in generator.permutation(size)[:_NUM_MOVES]]
+        # many at once: what reads none of them must not move
+        moves += [(name, generator.random(size) < share) for share in _SHARES if size > _NUM_MOVES]
     values = {}
     for name, latent in problem.latents.items():
         base, other = latent.some_values(problem.lengths, 2, generator)
         columns = np.repeat(base[..., None], len(moves) + 1, axis=-1)
         flat = columns.reshape(int(np.prod(problem.shape(name))), *latent.event, len(moves) + 1)
         changed = other.reshape(flat.shape[:-1])
-        for column, (moved, factor) in enumerate(moves, start=1):
+        for column, (moved, chosen) in enumerate(moves, start=1):
             if moved == name:
-                flat[factor, ..., column] = changed[factor]
+                flat[chosen, ..., column] = changed[chosen]
         values[name] = flat.reshape(columns.shape)
     place = problem.no_place(len(moves) + 1)
     beta = {name: values[name] for name in problem.globals} | place
@@ -89,21 +91,25 @@ def _check_totals(factors: Terms, terms: Terms) -> None:
 
 
 def _check_moves(
-    terms: Terms, part: Any, moves: list[tuple[str, int]], opaque: tuple[str, ...], look_ups: Any = ({}, [])
+    terms: Terms, part: Any, moves: list[tuple[str, np.ndarray]], opaque: tuple[str, ...], look_ups: Any = ({}, [])
 ) -> None:
     chosen, indices = look_ups
     for term, value in terms.items():
         flat = np.asarray(value).reshape(-1, len(moves) + 1)
-        for column, (latent, factor) in enumerate(moves, start=1):
-            moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=0, atol=0, equal_nan=True)
+        for column, (latent, factors) in enumerate(moves, start=1):
+            # a loop that goes on until all elements are done rounds one by the others
+            rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
+            moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
             pattern = part.get(latent, {}).get(term)
-            inside = pattern.members(factor) if pattern is not None else np.zeros(len(flat), bool)
+            inside = pattern.readers(factors) if pattern is not None else np.zeros(len(flat), bool)
             for item in chosen.get(latent, []):
                 if item.term == term:
-                    inside = inside | item.pairs(indices)[:, [factor]].toarray().ravel()
+                    inside = inside | (item.pairs(indices)[:, factors].sum(1) > 0)
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
-                seen = f"{term}, element {element}, changed with element {factor} of latent {latent!r}, which"
+                which = np.flatnonzero(factors)
+                those = f"element {which[0]}" if len(which) == 1 else f"some of {len(which)} elements"
+                seen = f"{term}, element {element}, changed with {those} of latent {latent!r}, which"
                 if term.startswith(opaque):
                     raise RuntimeError(
                         f"{seen} it was not found to read: it reads more at some values than at others. Declare with "

@@ -20,7 +20,7 @@ from bbvi.source_lines import line_of
 from bbvi.sums import Piece, Walk, is_real
 from bbvi.traces import run
 
-_MOST_PASSES = 20
+_MOST_PASSES = 50
 _CONSTANT = ".constant"
 
 
@@ -50,12 +50,15 @@ class Factors:
         atoms: list[Any] = []
         self._recipes: list[tuple[str, list[Piece], int]] = []
         self._outputs: dict[str, str] = {}
+        self._constants: set[str] = set()
         #: where in the user's function each array of factors is computed
         self.lines: dict[str, str] = {}
         makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
         for output, pieces in zip(sorted(shapes), found, strict=True):
             for name, members in _named(output, pieces, walk.is_read).items():
                 self._outputs[name] = output
+                if not any(walk.is_read(atom) for piece in members for atom in piece.atoms):
+                    self._constants.add(name)
                 self._recipes.append((name, members, len(atoms)))
                 atoms += [atom for piece in members for atom in piece.atoms]
                 made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
@@ -67,14 +70,16 @@ class Factors:
     def __call__(self, *arguments: Any) -> dict[str, Array]:
         *latents, constants = arguments
         arrays, _ = eqx.partition(constants, is_array)
-        values = run(self._closed, jax.tree.leaves((tuple(latents), arrays)), self._atoms)
+        inputs = jax.tree.leaves((tuple(latents), arrays))
+        traced = [v.aval.dtype for v in self._closed.jaxpr.invars]
+        values = run(self._closed, [jnp.asarray(i, t) for i, t in zip(inputs, traced, strict=True)], self._atoms)
         out = {}
         for name, members, slot in self._recipes:
             parts = []
             for piece in members:
                 parts.append(piece.compute(values[slot : slot + len(piece.atoms)]))
                 slot += len(piece.atoms)
-            out[name] = jnp.sum(jnp.stack([jnp.sum(part) for part in parts])) if name.endswith(_CONSTANT) else parts[0]
+            out[name] = jnp.sum(jnp.stack([jnp.sum(p) for p in parts])) if name in self._constants else parts[0]
         return out
 
 
@@ -87,7 +92,7 @@ def _taken_apart(
     closed: ClosedJaxpr, num_latents: int, value: Callable[[ClosedJaxpr, Any], Any]
 ) -> tuple[ClosedJaxpr, Walk, list[list[Piece]]]:
     """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
-    for _ in range(_MOST_PASSES):
+    for last in [*[False] * _MOST_PASSES, True]:
         walk = Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
         found = [walk.pieces(output) for output in closed.jaxpr.outvars]
         rewrites: dict[Any, Rewrite] = {}
@@ -105,7 +110,7 @@ def _taken_apart(
                 chosen = None if walk.is_read(eqn.invars[0]) else value(closed, eqn.invars[0])
                 if chosen is not None or atom.aval.shape == ():
                     rewrites[eqn.outvars[0]] = open_cond(None if chosen is None else int(chosen))
-        if not rewrites:
+        if not rewrites or last:
             break
         closed = retrace(retrace(closed, rewrites), {})
     return closed, walk, found

@@ -205,7 +205,8 @@ def _scatter(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
     written = np.zeros(size, bool)
     written[place[landed]] = True
     before = ins[0]
-    if eqn.primitive.name == "scatter":
+    # .at[].set overwrites; .at[].apply goes by the same name and reads what stood there
+    if eqn.primitive.name == "scatter" and eqn.params.get("update_jaxpr") is None:
         before = mix(written.reshape(operand.shape), None, before)
     updates = ins[2]
     if updates is not None:
@@ -217,5 +218,5 @@ RULES: dict[str, Callable[[Any, Any, list[Reads]], Reads]] = {
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    **dict.fromkeys(["scatter", "scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"], _scatter),
+    **{name: _scatter for name in ("scatter", *(f"scatter-{how}" for how in ("add", "sub", "mul", "min", "max")))},
 }

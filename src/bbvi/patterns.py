@@ -27,6 +27,10 @@ class AbstractPattern(eqx.Module):
         """Which elements of the term, flattened, read this factor of q."""
 
     @abstractmethod
+    def readers(self, chosen: np.ndarray) -> np.ndarray:
+        """Which elements of the term, flattened, read any of the chosen factors of q, a mask over all of them."""
+
+    @abstractmethod
     def pairs(self) -> sparse.csr_array:
         """Elements of the term by factors of q, as a boolean matrix."""
 
@@ -59,6 +63,14 @@ class Reduction(AbstractPattern):
                 index[axis] = position[k]
         keep[tuple(index)] = True
         return keep.ravel()
+
+    def readers(self, chosen):
+        free = tuple(k for k, axis in enumerate(self.matched) if axis is None)
+        axes = [axis for axis in self.matched if axis is not None]
+        any_of = chosen.reshape(self.factor_shape).any(free) if free else chosen.reshape(self.factor_shape)
+        in_order = np.transpose(any_of, np.argsort(axes)) if axes else any_of
+        shape = [self.term_shape[axis] if axis in axes else 1 for axis in range(len(self.term_shape))]
+        return np.broadcast_to(in_order.reshape(shape), self.term_shape).ravel()
 
     def pairs(self):
         sizes = [int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))]
@@ -95,6 +107,11 @@ class Listed(AbstractPattern):
         keep[self.lists[factor]] = True
         return keep[:-1]
 
+    def readers(self, chosen):
+        keep = np.zeros(self.term_size + 1, bool)
+        keep[self.lists[chosen.ravel()].ravel()] = True
+        return keep[:-1]
+
     def pairs(self):
         columns, slots = np.nonzero(self.lists < self.term_size)
         rows = self.lists[columns, slots]
@@ -118,6 +135,11 @@ class Scattered(AbstractPattern):
     def members(self, factor):
         keep = np.zeros(self.term_size, bool)
         keep[self.rows[self.columns == factor]] = True
+        return keep
+
+    def readers(self, chosen):
+        keep = np.zeros(self.term_size, bool)
+        keep[self.rows[chosen.ravel()[self.columns]]] = True
         return keep
 
     def pairs(self):

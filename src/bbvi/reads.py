@@ -32,8 +32,8 @@ from bbvi.traces import bind, called
 
 _ELEMENTWISE = frozenset(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
-    "convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
-    "igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p logistic lt max min mul nan_to_num ne neg "
+    "convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
+    "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul nan_to_num ne neg "
     "nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt "
     "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan "
     "tanh xor zeta".split()
@@ -44,6 +44,7 @@ _MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
     "transpose": lambda ids, p: ids.transpose(p["permutation"]),
     "squeeze": lambda ids, p: ids.squeeze(p["dimensions"]),
     "expand_dims": lambda ids, p: np.expand_dims(ids, p["dimensions"]),
+    "tile": lambda ids, p: np.tile(ids, p["reps"]),
     "rev": lambda ids, p: np.flip(ids, p["dimensions"]),
     "slice": lambda ids, p: ids[
         tuple(
@@ -55,7 +56,7 @@ _REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
 )
 _CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
-_NEVER_EVALUATED = frozenset("while pure_callback io_callback debug_callback".split())
+_CALLBACKS = frozenset("pure_callback io_callback debug_callback".split())
 _REMEDIES = {
     "sort": "sorting reads every element",
     "while": "a while loop is not followed; lax.scan or fori_loop with a fixed number of steps is",
@@ -99,14 +100,19 @@ def reads(function: Callable[..., Any], latents: Any, constants: Any = (), *, kn
     for leaf, size in zip(leaves, sizes, strict=True):
         inputs.append(own(leaf.shape, offset, total))
         offset += size
-    scope = Scope(look_ups=indexing.LookUps(sizes))
+    look_ups = None if known else indexing.LookUps(sizes)
+    scope = Scope(look_ups=look_ups)
     scope.know(closed.jaxpr.constvars, closed.consts)
-    scope.know(closed.jaxpr.invars[: len(leaves)], [np.zeros(leaf.shape, leaf.dtype) for leaf in leaves])
+    scope.know(closed.jaxpr.invars[: len(leaves)], [_ordinary(leaf) for leaf in leaves])
     if known:
         scope.know(closed.jaxpr.invars[len(leaves) :], others)
     outputs = scope.interpret(closed.jaxpr, inputs + [None] * len(others))
-    assert scope.look_ups is not None
-    return Found(outputs, scope.look_ups.found, list(scope.lost), closed, shapes)
+    return Found(outputs, [] if look_ups is None else look_ups.found, list(scope.lost), closed, shapes)
+
+
+def _ordinary(leaf: Any) -> np.ndarray:
+    """A value on most supports, to work out what does not depend on it."""
+    return np.full(leaf.shape, 0.5 if np.issubdtype(leaf.dtype, np.floating) else 0, leaf.dtype)
 
 
 class Scope:
@@ -143,7 +149,7 @@ class Scope:
         return None if value is None else (np.asarray(value), trusted)
 
     def _value(self, atom: Any) -> Any:
-        """A value worked out when it is asked for, with zeros for the latents; None where the data are unknown."""
+        """A value worked out when it is asked for, at some latents; None where the data are unknown."""
         todo = [atom]
         while todo:
             top = todo[-1]
@@ -153,7 +159,7 @@ class Scope:
             eqn = self._makers[top]
             waiting = [a for a in eqn.invars if not isinstance(a, Literal) and a not in self._values]
             unmade = [a for a in waiting if a not in self._makers]
-            if unmade or eqn.primitive.name in _NEVER_EVALUATED:
+            if unmade or self._must_not_run(eqn):
                 self._values.update((v, None) for v in eqn.outvars)
             elif waiting:
                 todo += waiting
@@ -166,7 +172,16 @@ class Scope:
         made: Any = [None] * len(eqn.outvars)
         if all(value is not None for value in inputs):
             made = bind(eqn, [jnp.asarray(v) for v in inputs])
+            # what is not finite at some latents, such as 0 * log(0), may be so because of them
+            made = [
+                None if self.reads(v) is not None and _is_wild(m) else m for v, m in zip(eqn.outvars, made, strict=True)
+            ]
         self._values.update(zip(eqn.outvars, made, strict=True))
+
+    def _must_not_run(self, eqn: Any) -> bool:
+        """Calls of the host, and loops that might not end at latents of our choice."""
+        name = eqn.primitive.name
+        return name in _CALLBACKS or (name == "while" and any(self.reads(v) is not None for v in eqn.outvars))
 
     def apply(self, eqn: Any, ins: list[Reads]) -> list[Reads]:
         name = eqn.primitive.name
@@ -181,7 +196,9 @@ class Scope:
         if name in _MOVES:
             assert ins[0] is not None
             return [ReadSets(_MOVES[name](ins[0].ids, eqn.params), ins[0].sets)]
-        if name in ("concatenate", "pad", "split"):
+        if name == "optimization_barrier":
+            return ins
+        if name in ("concatenate", "pad", "split", "stack", "unstack"):
             return _join(eqn, ins)
         if name in _REDUCTIONS:
             return [reduce(ins[0], eqn.params["axes"])]
@@ -270,6 +287,11 @@ class Scope:
         return [_like(union([*parts, ins[0]]), v) for *parts, v in zip(*found, eqn.outvars, strict=True)]
 
 
+def _is_wild(value: Any) -> bool:
+    array = np.asarray(value)
+    return bool(np.issubdtype(array.dtype, np.inexact) and not np.all(np.isfinite(array)))
+
+
 def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
     """The union with all that stands before along an axis, or behind if reversed."""
     if part is None or part.ids.size == 0:
@@ -304,6 +326,10 @@ def _join(eqn: Any, ins: list[Reads]) -> list[Reads]:
     name = eqn.primitive.name
     if name == "concatenate":
         moved = [np.concatenate(ids, eqn.params["dimension"])]
+    elif name == "stack":
+        moved = [np.stack(ids, eqn.params["axis"])]
+    elif name == "unstack":
+        moved = list(np.moveaxis(ids[0], eqn.params["axis"], 0))
     elif name == "split":
         moved = np.split(ids[0], np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"])
     else:

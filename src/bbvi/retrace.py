@@ -88,7 +88,7 @@ def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any, bool], list[
     body = retrace(params["jaxpr"], {})
     out = body.jaxpr.outvars[which]
     is_carry = which < num_carry
-    if isinstance(out, Literal) or not jnp.issubdtype(out.aval.dtype, jnp.floating):
+    if isinstance(out, Literal) or out.aval.dtype not in (jnp.float32, jnp.float64):
         return None
     if out.aval.shape != () and not is_carry:
         return None
@@ -99,7 +99,7 @@ def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any, bool], list[
         own = [s for s in summands if s.atoms == [held]]
         summands = [s for s in summands if s.atoms != [held]]
         others = [v for k, v in enumerate(body.jaxpr.outvars) if k != which]
-        used = [atom for s in summands for atom in s.atoms] + [v for v in others if not isinstance(v, Literal)]
+        used = [atom for atom in [*(a for s in summands for a in s.atoms), *others] if not isinstance(atom, Literal)]
         if len(own) != 1 or own[0].compute([1.0]) != 1.0 or any(atom in entered for atom in used):
             return None
     elif len(summands) == 1 and summands[0].atoms[0].aval.shape == ():
@@ -146,5 +146,5 @@ def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summan
             (jnp.sum(t, axis=tuple(range(1, t.ndim))) for t in terms), jnp.zeros(params["length"], absent.dtype)
         )
     results = [*final, *rest]
-    results.insert(which, total)
+    results.insert(which, total.astype(aval.dtype))
     return results

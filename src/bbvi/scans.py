@@ -16,6 +16,7 @@ from bbvi.read_sets import MOST_PAIRS, Reads, ReadSets, covers, everything, merg
 from bbvi.traces import reached, run
 
 _ITERATIONS = 4
+_MOST_PLACES = 12
 
 
 def scan(scope: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
@@ -47,7 +48,9 @@ def scan(scope: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
 def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: int) -> list[Reads]:
     """What the carry reads at the beginning of each step."""
     carry: list[Reads] = [_shifted(i, None, shape, length) for i, shape in zip(init, shapes, strict=True)]
-    for _ in range(_ITERATIONS):
+    # a delay line hands a state on from one place of the carry to the next
+    places = sum(int(np.prod(shape)) for shape in shapes)
+    for _ in range(max(_ITERATIONS, min(places, _MOST_PLACES) + 2)):
         made = step(carry)
         if all(covers(c, m) for c, m in zip(carry, made, strict=True)):
             return carry

@@ -54,12 +54,15 @@ class Walk:
     def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
         self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
-        self._has_sums: dict[Any, bool] = {}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
         for eqn in jaxpr.eqns:
             read = frozenset[Any]().union(*(self.leaves.get(a, ()) for a in eqn.invars if not isinstance(a, Literal)))
             self.leaves.update((v, read) for v in eqn.outvars if read)
+        self._with_sums: set[Any] = set()
+        for eqn in jaxpr.eqns:
+            if eqn.outvars and self.is_read(eqn.outvars[0]) and self._has_sum(eqn):
+                self._with_sums.update(eqn.outvars)
 
     def is_read(self, atom: Any) -> bool:
         return not isinstance(atom, Literal) and atom in self.leaves
@@ -91,8 +94,8 @@ class Walk:
     def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
         """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
-        if jnp.issubdtype(out.dtype, jnp.unsignedinteger) or out.dtype == bool:
-            return None
+        if out.dtype not in (jnp.float32, jnp.float64, jnp.int32, jnp.int64):
+            return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
         if len(piece.by) > _MOST_SCALES and name in ("mul", "div", "select_n"):
             return None
         if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
@@ -192,23 +195,16 @@ class Walk:
 
     def _sums(self, atom: Any) -> bool:
         """Whether the walk would find a sum over axes behind this, not counting sums of arrays element by element."""
-        if isinstance(atom, Literal):
-            return False
-        if atom not in self._has_sums:
-            self._has_sums[atom] = self._find_sums(atom)
-        return self._has_sums[atom]
+        return not isinstance(atom, Literal) and atom in self._with_sums
 
-    def _find_sums(self, atom: Any) -> bool:
-        eqn = None if isinstance(atom, Literal) else self.makers.get(atom)
-        if eqn is None or not self.is_read(atom):
-            return False
+    def _has_sum(self, eqn: Any) -> bool:
         name = eqn.primitive.name
         if name == "reduce_sum":
             return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
         if name == "dot_general":
             return can_open_dot(eqn, self.is_read)
         if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
-            return any(self._sums(a) for a in eqn.invars)
+            return any(map(self._sums, eqn.invars))
         return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
 
 
@@ -268,6 +264,7 @@ def is_real(aval: Any) -> bool:
 
 def _is_exact(before: Any, after: Any) -> bool:
     """Whether the sum over all elements is the same before and after a change of type."""
-    numbers = jnp.floating if jnp.issubdtype(before.dtype, jnp.floating) else jnp.signedinteger
-    kept = jnp.floating if numbers is jnp.floating else jnp.number
-    return jnp.issubdtype(before.dtype, numbers) and jnp.issubdtype(after.dtype, kept)
+    if jnp.issubdtype(before.dtype, jnp.floating):
+        return bool(jnp.issubdtype(after.dtype, jnp.floating))
+    wide = before.dtype in (jnp.int32, jnp.int64) and after.dtype.itemsize >= before.dtype.itemsize
+    return wide and bool(jnp.issubdtype(after.dtype, jnp.signedinteger) or jnp.issubdtype(after.dtype, jnp.floating))

@@ -88,7 +88,7 @@ MUTANTS = {
         "unbiased_by_enumeration or reads_are_exact",
     ),
     "a product of sums that loses its scale": Mutant(
-        "factors.py",
+        "sums.py",
         '    if b.kind == "mul":\n        return value * other',
         '    if b.kind == "mul":\n        return value',
         "unbiased_by_enumeration or add_up",

@@ -12,12 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array
 
-from bbvi.retrace import Rewrite, Summand, can_open_dot, open_cond, open_dot, open_scan, retrace
+from bbvi.retrace import Rewrite, open_cond, open_dot, open_scan, retrace
 from bbvi.source_lines import line_of
-from bbvi.sums import Piece, Walk, is_real
+from bbvi.sums import Piece, Walk, can_open_dot, is_real
 from bbvi.traces import run
 
 _MOST_PASSES = 50
@@ -103,7 +103,7 @@ def _taken_apart(
             if eqn.primitive.name == "dot_general" and can_open_dot(eqn, walk.is_read):
                 rewrites[atom] = open_dot
             elif eqn.primitive.name == "scan" and eqn.outvars[0] not in rewrites:
-                rewrite = open_scan(eqn, eqn.outvars.index(atom), _summands)
+                rewrite = open_scan(eqn, eqn.outvars.index(atom))
                 if rewrite is not None:
                     rewrites[eqn.outvars[0]] = rewrite
             elif eqn.primitive.name == "cond" and all(is_real(v.aval) for v in eqn.outvars):
@@ -124,8 +124,3 @@ def _named(output: str, pieces: list[Piece], is_read: Callable[[Any], bool]) -> 
     return {name: [piece] for name, piece in zip(names, read, strict=True)} | (
         {output + _CONSTANT: constant} if constant else {}
     )
-
-
-def _summands(jaxpr: Jaxpr, output: Any, elementwise: bool) -> list[Summand]:
-    pieces = Walk(jaxpr, jaxpr.invars, elementwise=elementwise).pieces(output)
-    return [Summand(piece.atoms, piece.compute) for piece in pieces]

@@ -71,6 +71,20 @@ def reduce(part: Reads, axes: Sequence[int]) -> Reads:
     return merge(part, np.broadcast_to(rows, shape), target)
 
 
+def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
+    """The union with all that stands before along an axis, or behind if reversed."""
+    if part is None or part.ids.size == 0:
+        return part
+    length, shape = part.ids.shape[axis], part.ids.shape
+    if part.ids.size * length > 2 * MOST_PAIRS:
+        return everything([part], shape)
+    first, last = np.tril_indices(length)
+    earlier, later = (first, last) if reverse else (last, first)
+    lines = np.moveaxis(np.arange(part.ids.size).reshape(shape), axis, -1).reshape(-1, length)
+    numbers = np.moveaxis(part.ids, axis, -1).reshape(-1, length)
+    return merge(ReadSets(numbers[:, earlier], part.sets), lines[:, later], shape)
+
+
 def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
     """Every element reads all that any of the parts reads."""
     present = [p for p in parts if p is not None and p.ids.size]

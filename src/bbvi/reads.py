@@ -14,19 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from bbvi import indexing, linear, scans
-from bbvi.read_sets import (
-    MOST_PAIRS,
-    Reads,
-    ReadSets,
-    empty,
-    everything,
-    merge,
-    mix,
-    own,
-    reduce,
-    stack,
-    union,
-)
+from bbvi.read_sets import Reads, ReadSets, accumulate, empty, everything, merge, mix, own, reduce, stack, union
 from bbvi.source_lines import line_of
 from bbvi.traces import bind, called
 
@@ -290,20 +278,6 @@ class Scope:
 def _is_wild(value: Any) -> bool:
     array = np.asarray(value)
     return bool(np.issubdtype(array.dtype, np.inexact) and not np.all(np.isfinite(array)))
-
-
-def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
-    """The union with all that stands before along an axis, or behind if reversed."""
-    if part is None or part.ids.size == 0:
-        return part
-    length, shape = part.ids.shape[axis], part.ids.shape
-    if part.ids.size * length > 2 * MOST_PAIRS:
-        return everything([part], shape)
-    first, last = np.tril_indices(length)
-    earlier, later = (first, last) if reverse else (last, first)
-    lines = np.moveaxis(np.arange(part.ids.size).reshape(shape), axis, -1).reshape(-1, length)
-    numbers = np.moveaxis(part.ids, axis, -1).reshape(-1, length)
-    return merge(ReadSets(numbers[:, earlier], part.sets), lines[:, later], shape)
 
 
 def _broadcast_in_dim(ids: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:

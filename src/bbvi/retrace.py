@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
+from bbvi.sums import Piece, Walk
 from bbvi.traces import called, reached, run
 
 Rewrite = Callable[[Any, list[Any]], list[Any]]
@@ -27,16 +27,6 @@ def retrace(closed: ClosedJaxpr, rewrites: dict[Any, Rewrite]) -> ClosedJaxpr:
 
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
     return jax.make_jaxpr(lambda *arguments: run(closed, arguments, closed.jaxpr.outvars, special))(*avals)
-
-
-def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
-    """Whether a product is no larger, before its sum is taken, than what it is made of."""
-    left, right = (atom.aval for atom in eqn.invars)
-    contract, _ = eqn.params["dimension_numbers"]
-    out = int(np.prod(eqn.outvars[0].aval.shape))
-    expanded = out * int(np.prod([left.shape[a] for a in contract[0]]))
-    sizes = [int(np.prod(atom.aval.shape)) for atom in eqn.invars if is_read(atom)]
-    return left.dtype == right.dtype == eqn.outvars[0].aval.dtype and expanded <= max([out, *sizes])
 
 
 def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
@@ -70,18 +60,10 @@ def open_cond(chosen: int | None) -> Rewrite:
     return rewrite
 
 
-class Summand:
-    """One of the arrays whose sum over all elements is that of a variable: how it is computed in its trace."""
-
-    def __init__(self, atoms: list[Any], compute: Callable[[list[Any]], Any]):
-        self.atoms, self.compute = atoms, compute
-
-
-def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any, bool], list[Summand]]) -> Rewrite | None:
+def open_scan(eqn: Any, which: int) -> Rewrite | None:
     """How to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
 
     `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
-    `take_apart(trace, variable, elementwise)` gives the summands of a variable.
     """
     params = eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
@@ -92,7 +74,7 @@ def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any, bool], list[
         return None
     if out.aval.shape != () and not is_carry:
         return None
-    summands = take_apart(body.jaxpr, out, out.aval.shape != ())
+    summands = Walk(body.jaxpr, body.jaxpr.invars, elementwise=out.aval.shape != ()).pieces(out)
     if is_carry:
         held = body.jaxpr.invars[num_consts + which]
         entered = reached(body.jaxpr, [held])
@@ -111,7 +93,7 @@ def open_scan(eqn: Any, which: int, take_apart: Callable[[Any, Any, bool], list[
     return rewrite
 
 
-def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Summand]) -> list[Any]:
+def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Piece]) -> list[Any]:
     params = eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from bbvi.read_sets import MOST_PAIRS, Reads, ReadSets, covers, everything, merge, reduce, stack, union
+from bbvi.read_sets import Reads, ReadSets, accumulate, covers, everything, reduce, stack, union
 from bbvi.traces import reached, run
 
 _ITERATIONS = 4
@@ -55,7 +55,7 @@ def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: 
         if all(covers(c, m) for c, m in zip(carry, made, strict=True)):
             return carry
         carry = [union([c, m]) for c, m in zip(carry, made, strict=True)]
-    for widen in (_past_of_element, _past):
+    for widen in (_past_of_each, _past_of_all):
         guess = [widen(c) for c in carry]
         if all(covers(g, m) for g, m in zip(guess, step(guess), strict=True)):
             return guess
@@ -67,27 +67,16 @@ def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: 
         carry = [*guess, *made]
 
 
-def _past_of_element(part: Reads) -> Reads:
+def _past_of_each(part: Reads) -> Reads:
     """Each element reads what it read at any earlier step."""
-    if part is None:
-        return None
-    length = part.ids.shape[0]
-    if part.ids.size * length > 2 * MOST_PAIRS:
-        return everything([part], part.ids.shape)
-    later, earlier = np.tril_indices(length)
-    lines = part.ids.reshape(length, -1)
-    rows = np.arange(lines.size).reshape(lines.shape)[later]
-    merged = merge(ReadSets(lines[earlier], part.sets), rows, lines.shape)
-    assert merged is not None
-    return ReadSets(merged.ids.reshape(part.ids.shape), merged.sets)
+    return accumulate(part, 0)
 
 
-def _past(part: Reads) -> Reads:
+def _past_of_all(part: Reads) -> Reads:
     """Each element reads what any element read at any earlier step."""
     if part is None:
         return None
-    whole = reduce(part, tuple(range(1, part.ids.ndim)))
-    past = _past_of_element(whole)
+    past = accumulate(reduce(part, tuple(range(1, part.ids.ndim))), 0)
     assert past is not None
     ids = past.ids.reshape([-1] + [1] * (part.ids.ndim - 1))
     return ReadSets(np.broadcast_to(ids, part.ids.shape), past.sets)

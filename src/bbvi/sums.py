@@ -3,7 +3,7 @@
 It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from bbvi.retrace import can_open_dot
 from bbvi.source_lines import place_of
 
 # the sum over all elements does not change under these
@@ -206,6 +205,16 @@ class Walk:
         if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
             return any(map(self._sums, eqn.invars))
         return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
+
+
+def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
+    """Whether a product is no larger, before its sum is taken, than what it is made of."""
+    left, right = (atom.aval for atom in eqn.invars)
+    contract, _ = eqn.params["dimension_numbers"]
+    out = int(np.prod(eqn.outvars[0].aval.shape))
+    expanded = out * int(np.prod([left.shape[a] for a in contract[0]]))
+    sizes = [int(np.prod(atom.aval.shape)) for atom in eqn.invars if is_read(atom)]
+    return left.dtype == right.dtype == eqn.outvars[0].aval.dtype and expanded <= max([out, *sizes])
 
 
 def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:

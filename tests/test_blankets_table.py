@@ -62,7 +62,9 @@ def find(model, data) -> Found:
         patterns = blankets.prior.get(name, {})
         assert set(patterns) <= set(shapes)
         parts = [
-            patterns[term].members(flat) if term in patterns else np.zeros(math.prod(shapes[term].shape), bool)
+            patterns[term].pairs().toarray()[:, flat]
+            if term in patterns
+            else np.zeros(math.prod(shapes[term].shape), bool)
             for term in sorted(shapes)
         ]
         columns.append(np.concatenate(parts))

@@ -75,7 +75,7 @@ def test_each_factor_reads_no_more_than_it_must(name):
     model = bbvi.Model(lambda z, d: function(z["x"], d), x=bbvi.real(6))
     problem, data, _ = bind(model, DATA)
     blankets, _ = find_blankets(problem, data, None)
-    counts = [sum(pattern.members(i).astype(int) for i in range(6)).max() for pattern in blankets.prior["x"].values()]
+    counts = [pattern.pairs().sum(1, dtype=int).max() for pattern in blankets.prior["x"].values()]
     assert max(counts) == reads
 
 

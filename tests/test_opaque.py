@@ -51,7 +51,7 @@ def blankets_of(model, data):
     problem, flat, groups = bind(model, data)
     blankets, _ = find_blankets(problem, flat, None if groups is None else first_row(groups))
     return {
-        (where, latent, re.sub(r"\.\d+$|\W", "", term), factor): pattern.members(factor).tolist()
+        (where, latent, re.sub(r"\.\d+$|\W", "", term), factor): pattern.pairs().toarray()[:, factor].tolist()
         for where, part in (("prior", blankets.prior), ("group", blankets.group))
         for latent, patterns in part.items()
         for term, pattern in patterns.items()

@@ -5,7 +5,6 @@ Arrays here have samples on the last axis.
 
 import itertools
 from abc import abstractmethod
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,10 +20,6 @@ class AbstractPattern(eqx.Module):
     @abstractmethod
     def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*factors samples"]:
         """For each factor of q, the sum of the term's elements that read it."""
-
-    @abstractmethod
-    def members(self, factor: int) -> np.ndarray:
-        """Which elements of the term, flattened, read this factor of q."""
 
     @abstractmethod
     def readers(self, chosen: np.ndarray) -> np.ndarray:
@@ -53,16 +48,6 @@ class Reduction(AbstractPattern):
 
     def sum(self, term):
         return jnp.broadcast_to(self.narrow_sum(term), (*self.factor_shape, term.shape[-1]))
-
-    def members(self, factor):
-        position = np.unravel_index(factor, self.factor_shape) if self.factor_shape else ()
-        keep = np.zeros(self.term_shape, bool)
-        index: list[Any] = [slice(None)] * len(self.term_shape)
-        for k, axis in enumerate(self.matched):
-            if axis is not None:
-                index[axis] = position[k]
-        keep[tuple(index)] = True
-        return keep.ravel()
 
     def readers(self, chosen):
         free = tuple(k for k, axis in enumerate(self.matched) if axis is None)
@@ -102,11 +87,6 @@ class Listed(AbstractPattern):
             total = total + flat[self.lists[:, column]]
         return total.reshape(*self.factor_shape, term.shape[-1])
 
-    def members(self, factor):
-        keep = np.zeros(self.term_size + 1, bool)
-        keep[self.lists[factor]] = True
-        return keep[:-1]
-
     def readers(self, chosen):
         keep = np.zeros(self.term_size + 1, bool)
         keep[self.lists[chosen.ravel()].ravel()] = True
@@ -131,11 +111,6 @@ class Scattered(AbstractPattern):
         num = int(np.prod(self.factor_shape))
         total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
         return total.reshape(*self.factor_shape, term.shape[-1])
-
-    def members(self, factor):
-        keep = np.zeros(self.term_size, bool)
-        keep[self.rows[self.columns == factor]] = True
-        return keep
 
     def readers(self, chosen):
         keep = np.zeros(self.term_size, bool)

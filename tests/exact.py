@@ -11,14 +11,15 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bbvi
-from bbvi.blankets import find_blankets
+from bbvi.batches import by_bucket
 from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws
-from bbvi.evaluate import Batch, Target
-from bbvi.groups import AbstractGroups
+from bbvi.evaluate import Batch
+from bbvi.groups import AbstractGroups, Cohort
 from bbvi.model import bind
 from bbvi.moments import full_gradient
-from bbvi.posterior import first_row, own_lengths
+from bbvi.posterior import own_lengths
+from bbvi.target import find_target
 
 # ---- draws that are given, not drawn ------------------------------------------------------------------------
 
@@ -204,9 +205,7 @@ class Exact:
     def __init__(self, model: Any, data: Any):
         self.model = model
         self.problem, self.data, self.groups = bind(model, data)
-        row = None if self.groups is None else first_row(self.groups)
-        blankets, floats = find_blankets(self.problem, self.data, row)
-        self.target = Target(self.problem, blankets, floats, True)
+        self.target = find_target(self.problem, self.data, self.groups)
         start = bbvi.fit(model, data, stop=bbvi.Budget(steps=0), seed=3)
         self.params = start._params
         self.posterior = start
@@ -279,9 +278,12 @@ class Exact:
         if self.groups is None:
             return None
         assert isinstance(self.groups, AbstractGroups)
-        numbers = np.asarray(numbers)
+        numbers, counts = jnp.asarray(numbers), None
+        if self.target.buckets:
+            assert isinstance(self.groups, Cohort)
+            numbers, counts = by_bucket(numbers, self.groups.bucket, len(self.target.buckets))
         rows = jax.tree.map(lambda leaf: leaf[numbers], self.params["locals"])
-        return Batch(jnp.asarray(numbers), self.groups.take(numbers), self.groups.lengths(numbers), rows)
+        return Batch(numbers, self.groups.take(numbers), self.groups.lengths(numbers), rows, counts)
 
     def expected(self, gradient: Any, num: int = 2, numbers: Any = None, chunk: int | None = None) -> Any:
         """The estimator's mean over ALL outcomes of `num` independent draws, for one batch of groups."""

@@ -7,17 +7,15 @@ import pytest
 from test_variance import gamma_chain
 
 import bbvi
-from bbvi.blankets import find_blankets
 from bbvi.counter import seed_key
-from bbvi.evaluate import Target
 from bbvi.model import bind
+from bbvi.target import find_target
 
 
 def estimate(num, chunk=None, variate=None):
     model, y = gamma_chain()
     problem, data, _ = bind(model, y)
-    blankets, floats = find_blankets(problem, data, None)
-    target = Target(problem, blankets, floats, True)
+    target = find_target(problem, data, None)
     params = bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).params
     gradient = bbvi.Score(control_variate=variate or bbvi.LeaveOneOut())
     draws = bbvi.MonteCarlo(num, chunk=chunk)
@@ -35,7 +33,7 @@ def test_memory_does_not_grow_with_the_number_of_draws():
     assert many < 200e6
 
 
-@pytest.mark.parametrize("variate", [bbvi.PlugIn(), bbvi.LeaveOneOut()])
+@pytest.mark.parametrize("variate", [bbvi.PlugIn(), bbvi.LeaveOneOut(), bbvi.CrossFit()])
 @pytest.mark.parametrize("chunk", [1, 64, 97])
 def test_chunks_change_rounding_only(chunk, variate):
     whole, params, data = estimate(200, variate=variate)

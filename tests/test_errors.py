@@ -412,7 +412,7 @@ def test_batch_size_on_a_flat_model_names_HierarchicalModel():
         bbvi.fit(flat(), batch_size=3)
 
 
-@pytest.mark.parametrize("control_variate", [bbvi.PlugIn(), bbvi.LeaveOneOut()])
+@pytest.mark.parametrize("control_variate", [bbvi.PlugIn(), bbvi.LeaveOneOut(), bbvi.CrossFit()])
 def test_one_draw_is_too_few_for_a_control_variate(control_variate):
     name = type(control_variate).__name__
     with pytest.raises(

@@ -1,6 +1,7 @@
 """Eq. 3, 6 and 10: the estimators' expectations, by summing over all outcomes of all draws."""
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ UNBIASED = {
     "Eq. 3, leave-one-out": bbvi.Score(rao_blackwell=False, control_variate=bbvi.LeaveOneOut()),
     "Eq. 6": bbvi.Score(rao_blackwell=True, control_variate=None),
     "Eq. 10, leave-one-out": bbvi.Score(rao_blackwell=True, control_variate=bbvi.LeaveOneOut()),
+    "Eq. 10, cross-fitted": bbvi.Score(rao_blackwell=True, control_variate=bbvi.CrossFit(2)),
 }
 ROUNDING = 1e-5
 
@@ -40,6 +42,24 @@ def test_gradient_is_unbiased_by_enumeration(name, estimator):
 def test_chunks_of_one_sample_give_the_same_expectation(estimator):
     model = exact("chain")
     assert largest_gap(model.expected(UNBIASED[estimator], 2, chunk=1), model.gradient()) < ROUNDING
+
+
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_folds_of_different_sizes_are_unbiased(chunk):
+    model = exact("chain")
+    estimator = bbvi.Score(control_variate=bbvi.CrossFit(2))
+    assert largest_gap(model.expected(estimator, 3, chunk=chunk), model.gradient()) < ROUNDING
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("numbers", [[0, 1, 2], [2, 0], [1]])
+def test_blocks_of_groups_do_not_change_the_gradient(size, numbers, monkeypatch):
+    """Blocks that reach into the next bucket, or beyond the batch, count only their own groups."""
+    model = exact("ragged_groups")
+    assert len(model.target.buckets) > 1
+    truth = model.expected(UNBIASED["Eq. 10, cross-fitted"], 2, numbers=numbers)
+    monkeypatch.setattr(sys.modules["bbvi.evaluate"], "_block_size", lambda *_: size)
+    assert largest_gap(model.expected(UNBIASED["Eq. 10, cross-fitted"], 2, numbers=numbers), truth) < ROUNDING
 
 
 def test_plug_in_is_biased():
@@ -90,10 +110,10 @@ def test_leave_one_out_keeps_its_accuracy_when_one_draw_dominates(p):
         outer[:, s] = (weight * squares)[:, others].sum(1) / squares[:, others].sum(1)
     exact = ((weight - outer) * h).mean(1)
     variate = bbvi.LeaveOneOut()
-    w32, score = jnp.asarray(weight, jnp.float32), {"logits": jnp.asarray(h, jnp.float32)}
+    w32, score = jnp.asarray(weight[:, None], jnp.float32), {"logits": jnp.asarray(h[:, None], jnp.float32)}
     sums = variate.sums(w32, score)
     nothing = jax.tree.map(jnp.zeros_like, sums)
-    found = variate.gradient(sums, variate.revisit(nothing, w32, score), 100)["logits"]
+    found = variate.gradient(sums, {}, variate.revisit(nothing, w32, score), 100)["logits"]
     np.testing.assert_allclose(found, exact, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ from bbvi.counter import seed_key
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
-@pytest.mark.parametrize("estimator", ["Eq. 3", "Eq. 6", "Eq. 10, leave-one-out"])
+@pytest.mark.parametrize("estimator", ["Eq. 3", "Eq. 6", "Eq. 10, leave-one-out", "Eq. 10, cross-fitted"])
 @pytest.mark.parametrize("name", HIERARCHICAL)
 def test_mean_over_all_batches_is_the_full_gradient(name, estimator, batch_size):
     model = exact(name)

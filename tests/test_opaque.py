@@ -16,8 +16,8 @@ import scipy.sparse as sparse
 
 import bbvi
 from bbvi.blankets import find_blankets
+from bbvi.groups import first_row
 from bbvi.model import bind
-from bbvi.posterior import first_row
 
 ROOT = Path(__file__).parent.parent
 FEW = bbvi.Budget(steps=6)

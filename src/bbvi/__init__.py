@@ -1,6 +1,6 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
-from bbvi.control_variates import LeaveOneOut, PlugIn
+from bbvi.control_variates import CrossFit, LeaveOneOut, PlugIn
 from bbvi.converged import Converged
 from bbvi.draws import MonteCarlo
 from bbvi.explain import explain
@@ -20,8 +20,8 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "Budget", "Converged", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo", "ParameterChange",
-    "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
+    "Budget", "Converged", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo",
+    "ParameterChange", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
     "interval", "iterate", "load", "missing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
     "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

@@ -25,6 +25,12 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
     return jax.lax.fori_loop(0, batch_size, choose, jnp.full(batch_size, -1))
 
 
+def by_bucket(groups: Int[Array, " batch"], bucket: Int[Array, " groups"], num: int) -> tuple[Array, Array]:
+    """A batch in the order of its groups' buckets, and how many are in each; that does not change its law."""
+    order = jnp.argsort(bucket[groups])
+    return groups[order], jnp.bincount(bucket[groups], length=num)
+
+
 def check_batch_size(batch_size: int | None, num_groups: int) -> int:
     """The batch size of a hierarchical fit; all groups by default."""
     if batch_size is None:

@@ -8,23 +8,27 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
 from bbvi.factors import Factors, is_array
 from bbvi.host import PLACE_WORDS
 from bbvi.look_ups import AbstractLookedUp, Indices, looked_up
-from bbvi.model import Problem, Terms
+from bbvi.model import Problem, Terms, Values
 from bbvi.patterns import AbstractPattern, recognise, whole
 from bbvi.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.reads import Lost, reads
+from bbvi.samples_last import Last, run_last
 
 
 class Part(NamedTuple):
     """One function's factors, and what was found about them."""
 
     factors: Any
+    function: "Traced | None"
     patterns: dict[str, dict[str, AbstractPattern]]
     look_ups: dict[str, list[AbstractLookedUp]]
     indices: Callable[[Any], list[Array]]
@@ -32,7 +36,34 @@ class Part(NamedTuple):
     lost: list[Lost]
 
 
-_NOTHING = Part(None, {}, {}, lambda row: [], {}, [])
+_NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
+
+
+class Traced:
+    """The trace of all factors, evaluated for many samples at once."""
+
+    def __init__(self, closed: ClosedJaxpr, names: list[str]):
+        self._closed, self._names = closed, names
+
+    def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
+        """The arrays of factors; `logs` are the logarithms of those latents that have one."""
+        arrays, _ = eqx.partition(constant, is_array)
+        last = [
+            Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
+        ]
+        inputs = [*last, *jax.tree.leaves(arrays)]
+        typed = []
+        for value, variable in zip(inputs, self._closed.jaxpr.invars, strict=True):
+            if isinstance(value, Last):
+                typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
+            else:
+                typed.append(jnp.asarray(value, variable.aval.dtype))
+        values = run_last(self._closed, typed, self._closed.jaxpr.outvars, num)
+        return dict(zip(self._names, values, strict=True))
+
+
+def _known(log: Array | None) -> Callable[[], Array] | None:
+    return None if log is None else lambda: log
 
 
 class Blankets:
@@ -53,15 +84,15 @@ class Blankets:
         """What was found in the function no group owns and in those of a group."""
         return (self._prior, self._group) if self.num_groups else (self._prior,)
 
-    def prior_factors(self, beta: dict[str, Array], data: Any, num: int) -> Terms:
-        """The factors that no group owns, for `num` samples on the last axis."""
-        factors = self._prior.factors
-        return jax.vmap(lambda b: factors(b, data), in_axes=-1, out_axes=-1, axis_size=num)(beta)
+    def prior_factors(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
+        """The factors that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
+        assert self._prior.function is not None
+        return self._prior.function((beta,), (logs or {},), data, num)
 
-    def group_factors(self, beta: dict[str, Array], z: dict[str, Array], row: Any, num: int) -> Terms:
-        """The factors of one group, for `num` samples on the last axis."""
-        factors = self._group.factors
-        return jax.vmap(lambda b, z: factors(b, z, row), in_axes=-1, out_axes=-1, axis_size=num)(beta, z)
+    def group_factors(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
+        """The factors of one group, for `num` samples on the last axis; `logs` are known logarithms."""
+        assert self._group.function is not None
+        return self._group.function((beta, z), (logs or {}, logs or {}), row, num)
 
     def indices(self, row: Any) -> list[Array]:
         """What each look-up by the data of a group looks up."""
@@ -72,6 +103,15 @@ class Blankets:
         total: Array | float = 0.0
         for name, pattern in part.get(latent, {}).items():
             total = total + pattern.sum(terms[name])
+        return total
+
+    def narrow_log_p(
+        self, part: Mapping[str, Mapping[str, AbstractPattern]], latent: str, terms: Terms
+    ) -> Array | float:
+        """The same before it is spread: of size 1 along the axes on which all factors have the same."""
+        total: Array | float = 0.0
+        for name, pattern in part.get(latent, {}).items():
+            total = total + pattern.narrow_sum(terms[name])
         return total
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
@@ -148,8 +188,9 @@ def _part(
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
+    function = Traced(found.closed, list(shapes))
     shapes = {name: shapes[name] for name in factors.names}
-    return Part(factors, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
+    return Part(factors, function, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
 
 
 def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:

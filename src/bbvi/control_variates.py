@@ -1,8 +1,9 @@
 """Section 3.2: control variates. f = score * (log p_i - log q_i), h = score, and f - a h in place of f.
 
-Arrays have samples last: `weight` (log p_i - log q_i) is (*factors, samples), each entry of `score` is
-(*factors, *parameter, samples). Draws that do not count come with a score of zero. `sums` are added over
-chunks of samples; `revisit` sees the same chunks again, with the sums over all others.
+The last two axes of all arrays are folds and the samples of a fold: `weight` (log p_i - log q_i) is
+(*factors, folds, samples), each entry of `score` is (*factors, *parameter, folds, samples). Draws that do not count
+come with a score of zero. `sums`, with folds on the last axis, are added over chunks of samples; `revisit` sees the
+same chunks again, with the sums over all others.
 """
 
 from abc import abstractmethod
@@ -11,15 +12,18 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-Weight = Float[Array, "*factors samples"]
+Weight = Float[Array, "*factors folds samples"]
 Scores = dict[str, Array]
 
 
 class AbstractControlVariate(eqx.Module):
     """How a is chosen in f - a h."""
 
+    #: into how many folds the samples are cut
+    folds: eqx.AbstractVar[int]
     min_draws: ClassVar[int]
     #: whether adding a constant to `weight` leaves the estimate alone, so that it may be centred
     shift_invariant: ClassVar[bool]
@@ -28,15 +32,15 @@ class AbstractControlVariate(eqx.Module):
 
     @abstractmethod
     def sums(self, weight: Weight, score: Scores) -> Any:
-        """Sums over the samples of this chunk."""
+        """Sums over the samples of each fold of this chunk."""
 
     @abstractmethod
     def revisit(self, elsewhere: Any, weight: Weight, score: Scores) -> Any:
         """Sums over this chunk that need `sums` of all the other chunks."""
 
     @abstractmethod
-    def gradient(self, sums: Any, revisited: Any, num: int) -> dict[str, Array]:
-        """The estimate from `num` samples."""
+    def gradient(self, sums: Any, squares: Scores, revisited: Any, num: int) -> dict[str, Array]:
+        """The estimate from `num` samples; `squares` are the sums of h**2, as `sums`."""
 
 
 class NoControlVariate(AbstractControlVariate):
@@ -45,6 +49,7 @@ class NoControlVariate(AbstractControlVariate):
     min_draws: ClassVar[int] = 1
     shift_invariant: ClassVar[bool] = False
     two_passes: ClassVar[bool] = False
+    folds: ClassVar[int] = 1
 
     def sums(self, weight, score):
         return _total(_product(weight, score))
@@ -52,8 +57,8 @@ class NoControlVariate(AbstractControlVariate):
     def revisit(self, elsewhere, weight, score):
         return None
 
-    def gradient(self, sums, revisited, num):
-        return {name: total / num for name, total in sums.items()}
+    def gradient(self, sums, squares, revisited, num):
+        return {name: total.sum(-1) / num for name, total in sums.items()}
 
 
 class PlugIn(AbstractControlVariate):
@@ -68,25 +73,65 @@ class PlugIn(AbstractControlVariate):
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
     two_passes: ClassVar[bool] = False
+    folds: ClassVar[int] = 1
 
     def sums(self, weight, score):
-        fh, hh = _inner_products(weight, score)
         return {
             "f": _total(_product(weight, score)),
             "h": _total(score),
-            "fh": fh.sum(-1),
-            "hh": hh.sum(-1),
+            "fh": _inner_products(weight, score)[0].sum(-1),
         }
 
     def revisit(self, elsewhere, weight, score):
         return None
 
-    def gradient(self, sums, revisited, num):
-        f, h = sums["f"], sums["h"]
-        covariance = sums["fh"] - _over_parameters(f, h, sums["fh"].ndim) / num
-        variance = sums["hh"] - _over_parameters(h, h, sums["hh"].ndim) / num
+    def gradient(self, sums, squares, revisited, num):
+        f, h, fh = _total(sums["f"]), _total(sums["h"]), sums["fh"].sum(-1)
+        hh = _over_parameters(_total(squares), None, fh.ndim)
+        covariance = fh - _over_parameters(f, h, fh.ndim) / num
+        variance = hh - _over_parameters(h, h, fh.ndim) / num
         a = _ratio(covariance, variance)  # Eq. 9
         return {name: (f[name] - _expand(a, f[name]) * h[name]) / num for name in f}  # Eq. 10
+
+
+class CrossFit(AbstractControlVariate):
+    """Eq. 9's a* for each fold of samples from the other folds: unbiased, in one pass, whatever the number of draws.
+
+    a_k = sum_{t not in k} <f_t, h_t> / sum_{t not in k} <h_t, h_t>, and 0 where the denominator is 0. With as many
+    folds as draws it is `LeaveOneOut`.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.CrossFit(5)
+        CrossFit(folds=5)
+    """
+
+    folds: int = 5
+    min_draws: ClassVar[int] = 2
+    shift_invariant: ClassVar[bool] = True
+    two_passes: ClassVar[bool] = False
+
+    def __check_init__(self):
+        if isinstance(self.folds, bool) or not isinstance(self.folds, (int, np.integer)) or self.folds < 2:
+            raise ValueError(f"CrossFit: folds must be an integer of 2 or more, got {self.folds!r}")
+
+    def sums(self, weight, score):
+        return {
+            "f": _total(_product(weight, score)),
+            "h": _total(score),
+            "fh": _inner_products(weight, score)[0].sum(-1),
+        }
+
+    def revisit(self, elsewhere, weight, score):
+        return None
+
+    def gradient(self, sums, squares, revisited, num):
+        f, h, fh = sums["f"], sums["h"], sums["fh"]
+        # (*factors, *parameter, folds) to (folds, *factors, *parameter)
+        f, h, squares = (jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), part) for part in (f, h, squares))
+        fh = jnp.moveaxis(fh, -1, 0)
+        a = _ratio(_others(fh), _others(_over_parameters(squares, None, fh.ndim)))
+        return {name: (f[name] - _expand(a, f[name]) * h[name]).sum(0) / num for name in f}
 
 
 class LeaveOneOut(AbstractControlVariate):
@@ -103,6 +148,7 @@ class LeaveOneOut(AbstractControlVariate):
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
     two_passes: ClassVar[bool] = True
+    folds: ClassVar[int] = 1
 
     def sums(self, weight, score):
         fh, hh = _inner_products(weight, score)
@@ -117,8 +163,8 @@ class LeaveOneOut(AbstractControlVariate):
         )
         return _total(_product(weight - a, score))
 
-    def gradient(self, sums, revisited, num):
-        return {name: total / num for name, total in revisited.items()}
+    def gradient(self, sums, squares, revisited, num):
+        return {name: total.sum(-1) / num for name, total in revisited.items()}
 
 
 def _product(weight: Weight, score: Scores) -> Scores:
@@ -126,9 +172,9 @@ def _product(weight: Weight, score: Scores) -> Scores:
 
 
 def _insert(weight: Array, like: Array) -> Array:
-    """Give `weight` (..., samples) the parameter axes of `like` (..., *parameter, samples)."""
+    """Give `weight` (*factors, folds, samples) the parameter axes of `like`."""
     extra = (1,) * (like.ndim - weight.ndim)
-    return weight.reshape(weight.shape[:-1] + extra + weight.shape[-1:])
+    return weight.reshape(weight.shape[:-2] + extra + weight.shape[-2:])
 
 
 def _expand(a: Array, like: Array) -> Array:
@@ -142,15 +188,23 @@ def _total(tree: Scores) -> Scores:
 def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
     # <f, h> = weight * <h, h>, since f = weight * h in every parameter
     squares = [
-        (h**2).sum(tuple(range(weight.ndim - 1, h.ndim - 1))) if h.ndim > weight.ndim else h**2 for h in score.values()
+        (h**2).sum(tuple(range(weight.ndim - 2, h.ndim - 2))) if h.ndim > weight.ndim else h**2 for h in score.values()
     ]
     hh = sum(squares[1:], squares[0])
     return weight * hh, hh
 
 
-def _over_parameters(one: dict[str, Array], other: dict[str, Array], ndim: int) -> Array:
-    parts = [(one[name] * other[name]).sum(tuple(range(ndim, one[name].ndim))) for name in one]
+def _over_parameters(one: dict[str, Array], other: dict[str, Array] | None, ndim: int) -> Array:
+    """The sum over a factor's parameters of `one`, times `other` if there is one."""
+    products = {name: leaf if other is None else leaf * other[name] for name, leaf in one.items()}
+    parts = [leaf.sum(tuple(range(ndim, leaf.ndim))) for leaf in products.values()]
     return sum(parts[1:], parts[0])
+
+
+def _others(folds: Array) -> Array:
+    """For each fold, on the first axis, the sum of the others, without subtracting."""
+    num = folds.shape[0]
+    return jnp.tensordot(1 - jnp.eye(num, dtype=folds.dtype), folds, axes=1, precision="highest")
 
 
 def _sum_of_others(values: Array, largest: Array) -> Array:

@@ -1,6 +1,7 @@
 """Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -48,11 +49,48 @@ class MonteCarlo(AbstractDraws):
         return family.sample(params, address)
 
 
-def chunk_size(draws: AbstractDraws, floats_per_draw: int) -> int:
-    """Samples evaluated at a time: all, or as many as keep a chunk's arrays small."""
-    if draws.chunk is not None:
-        return min(draws.num, draws.chunk)
-    return min(draws.num, max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw)))
+class Layout(NamedTuple):
+    """How the samples of a step are cut: into folds by their numbers, and into chunks that are evaluated at a time.
+
+    A chunk holds all folds, or lies within one; so chunks do not change what is in a fold.
+    """
+
+    num: int
+    folds: int
+    fold_size: int
+    chunk: int
+    num_chunks: int
+
+    @property
+    def folds_in_chunk(self) -> int:
+        return self.folds if self.num_chunks == 1 else 1
+
+    def samples(self, chunk: Array) -> tuple[Array, Array | None]:
+        """The numbers of a chunk's samples, and which of them count; None if all do."""
+        within = jnp.arange(self.chunk, dtype=jnp.uint32)
+        if self.num_chunks == 1:
+            return within, None if self.chunk == self.num else within < self.num
+        per_fold = self.num_chunks // self.folds
+        fold, part = chunk // per_fold, chunk % per_fold
+        inside = part * self.chunk + within
+        samples = fold * self.fold_size + inside
+        full = self.fold_size * self.folds == self.num and self.chunk * per_fold == self.fold_size
+        return samples, None if full else (inside < self.fold_size) & (samples < self.num)
+
+    def in_fold(self, chunk: Array) -> Array:
+        """Which fold a chunk belongs to, as zeros and a one."""
+        return (jnp.arange(self.folds) == chunk // (self.num_chunks // self.folds)).astype(float)
+
+
+def layout(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Layout:
+    """Cut the samples so that a chunk's arrays stay small."""
+    most = draws.chunk or max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw))
+    fold_size = -(-draws.num // folds)
+    folds = -(-draws.num // fold_size)
+    if fold_size * folds <= most:
+        return Layout(draws.num, folds, fold_size, fold_size * folds, 1)
+    per_fold = -(-fold_size // most)
+    return Layout(draws.num, folds, fold_size, -(-fold_size // per_fold), folds * per_fold)
 
 
 def draw_latent(

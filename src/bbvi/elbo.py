@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.counter import Key, fold
-from bbvi.draws import MonteCarlo, chunk_size
+from bbvi.draws import MonteCarlo, layout
 from bbvi.evaluate import Batch, Lambda, draw_values, group_log_ratios, prior_terms, total
 from bbvi.groups import AbstractGroups
 from bbvi.model import Problem
@@ -94,7 +94,7 @@ def elbo_samples(
     numbers: np.ndarray | None = None,
 ) -> np.ndarray:
     """`num` samples of log p(x, z) - log q(z); with `numbers`, from these groups alone, scaled up to all."""
-    size = chunk_size(MonteCarlo(num), ratios.floats_per_draw)
+    size = layout(MonteCarlo(num), ratios.floats_per_draw).chunk
     out = []
     for begin in range(0, num, size):
         samples = jnp.arange(begin, begin + size, dtype=jnp.uint32)

@@ -1,6 +1,6 @@
 """One chunk of samples: draws, terms, log p_i, log q_i and scores, for the globals and a batch of groups.
 
-Arrays have samples on the last axis. Groups go through in blocks that stay small in memory.
+Arrays have samples on the last axis. Groups go through in blocks that stay small in memory, bucket by bucket.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bbvi.blankets import Blankets
 from bbvi.counter import Key, fold, fold_names
@@ -23,8 +23,10 @@ from bbvi.draws import (
     log_q_and_score,
 )
 from bbvi.families import Params
+from bbvi.groups import cut_rows
 from bbvi.latents import Latent
 from bbvi.model import Problem, Terms
+from bbvi.target import Bucket, Target
 
 Lambda = dict[str, Params]
 Consume = Callable[[Any, Array, Params], Any]
@@ -32,28 +34,24 @@ Consume = Callable[[Any, Array, Params], Any]
 _FLOATS_PER_BLOCK = 1 << 20
 
 
-class Target(NamedTuple):
-    """What is fitted: the problem, its blankets, its size, and whether the globals are fitted or held."""
-
-    problem: Problem
-    blankets: Blankets
-    floats_per_draw: int
-    fit_globals: bool
-
-
 class Batch(NamedTuple):
-    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda."""
+    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
+
+    With `counts` the groups stand in the order of their buckets, that many in each.
+    """
 
     groups: Int[Array, " batch"]
     rows: Any
     lengths: dict[str, Array]
     params: Lambda
+    counts: Int[Array, " buckets"] | None = None
 
 
 class Drawn(NamedTuple):
-    """Some latents' samples: what the model sees, log q_i, scores, and how many had to be floored."""
+    """Some latents' samples: what the model sees, its logarithm where q has it, log q_i, scores, draws floored."""
 
     values: dict[str, Array]
+    logs: dict[str, Array]
     log_q: dict[str, Array]
     score: dict[str, Params]
     floored: Int[Array, ""]
@@ -63,6 +61,15 @@ class Chunk(NamedTuple):
     """What a chunk leaves: a state for each latent, the ELBO's samples, the count of floored draws."""
 
     states: dict[str, dict[str, Any]]
+    elbo: Float[Array, " samples"]
+    floored: Int[Array, ""]
+
+
+class Shares(NamedTuple):
+    """What some groups add to the whole: to each global's log p_i, in two parts, to the ELBO, to the floored draws."""
+
+    log_p: dict[str, Array | float]
+    looked_up: dict[str, list[Array]]
     elbo: Float[Array, " samples"]
     floored: Int[Array, ""]
 
@@ -92,41 +99,54 @@ def evaluate(
 
     drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples, counts=counts)
     on = run_time_true(key)
-    prior = materialise(on, lambda beta: blankets.prior_factors(beta, data, len(samples)), drawn.values)
+
+    def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
+        return blankets.prior_factors(beta, data, len(samples), logs)
+
+    prior = materialise(on, prior_at, drawn.values, drawn.logs)
     elbo = total(prior) - total(drawn.log_q)
-    floored, group_terms, rows, scale = drawn.floored, {}, {}, 1.0
+    floored, shares, rows, scale = drawn.floored, None, {}, 1.0
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
-        blocks = _blocks(target, batch, len(samples), rao_blackwell)
 
-        def block(item):
-            part, part_states = item
-            found, terms, ratios = _groups(target, drawn.values, part, draws, key, samples, counts)
-            indices = jax.vmap(blankets.indices)(part.rows)
+        def block(bucket: Bucket, part: Batch, real: Array | None, part_states: Any) -> tuple[Shares, Any]:
+            found, terms, ratios = _groups(bucket, drawn, part, draws, key, samples, counts)
+            indices = jax.vmap(bucket.blankets.indices)(part.rows)
+            ratios = ratios if real is None else jnp.where(real[:, None], ratios, 0)
             local_elbo = ratios.sum(0)
             new_states = {}
             for name, latent in problem.locals.items():
-                log_p = jax.vmap(lambda t, i, n=name: _local_log_p(blankets, n, t, i))(terms, indices)
-                weight = log_p - found.log_q[name] if rao_blackwell else _like(elbo + local_elbo, found.log_q[name])
-                keep = _keep(problem, latent, part.lengths)
-                weight, score = _mask(keep, masked(weight), jax.tree.map(masked, found.score[name]))
-                new_states[name] = consume(part_states[name], weight, score)
-            summed = jax.tree.map(lambda leaf: leaf.sum(0), terms)
-            chosen = {name: blankets.looked_up(name, terms, indices) for name in problem.globals}
-            return (summed, chosen, local_elbo, found.floored.sum()), new_states
+                keep = _keep(bucket.problem, latent, part.lengths)
 
-        (group_terms, chosen, local_elbo, local_floored), rows = _scan(block, blocks, batch, states["rows"])
-        elbo, floored = elbo + scale * local_elbo, floored + local_floored
+                def weigh(terms: Terms, log_q_i: Array, name: str = name, keep: Array | None = keep) -> Array:
+                    if not rao_blackwell:
+                        return masked(_mask(keep, _like(elbo + local_elbo, log_q_i)))
+                    log_p = jax.vmap(lambda t, i: _local_log_p(bucket.blankets, name, t, i))(terms, indices)
+                    return masked(_mask(keep, log_p - log_q_i))
+
+                weight = materialise(on, weigh, terms, found.log_q[name])
+                new_states[name] = consume(part_states[name], weight, jax.tree.map(masked, found.score[name]))
+            terms = terms if real is None else jax.tree.map(lambda leaf: _mask(real, leaf), terms)
+            summed = jax.tree.map(lambda leaf: leaf.sum(0), terms)
+            log_p = {
+                name: bucket.blankets.narrow_log_p(bucket.blankets.group, name, summed) for name in problem.globals
+            }
+            looked_up = {name: bucket.blankets.looked_up(name, terms, indices) for name in problem.globals}
+            count = found.floored if real is None else jnp.where(real, found.floored, 0)
+            return Shares(log_p, looked_up, local_elbo, count.sum()), new_states
+
+        shares, rows = _sweep(target, block, batch, states["rows"], len(samples), rao_blackwell)
+        elbo, floored = elbo + scale * shares.elbo, floored + shares.floored
     fitted = {}
     for name in problem.globals if target.fit_globals else ():
         # N/B is applied here, once: to the groups' part of a global's log p_i
         log_p = blankets.log_p(blankets.prior, name, prior)
-        if batch is not None:
-            of_groups = blankets.log_p(blankets.group, name, group_terms) + blankets.log_p_looked_up(name, chosen[name])
-            log_p = log_p + scale * of_groups
+        if shares is not None:
+            log_p = log_p + scale * (shares.log_p[name] + blankets.log_p_looked_up(name, shares.looked_up[name]))
         log_q_i = drawn.log_q[name]
         weight = log_p - log_q_i if rao_blackwell else _like(elbo, log_q_i)
-        fitted[name] = consume(states["globals"][name], masked(weight), jax.tree.map(masked, drawn.score[name]))
+        weight = materialise(on, masked, weight)
+        fitted[name] = consume(states["globals"][name], weight, jax.tree.map(masked, drawn.score[name]))
     return Chunk({"globals": fitted, "rows": rows}, masked(elbo), floored)
 
 
@@ -156,25 +176,29 @@ def draw(
     tells which samples count.
     """
     on = run_time_true(key) if on is None else on
-    values, log_q_i, score, floored = {}, {}, {}, jnp.int32(0)
+    values, logs, log_q_i, score, floored = {}, {}, {}, {}, jnp.int32(0)
     keys = fold_names(key, list(latents))
     for name, latent in latents.items():
+        keep = latent.mask(problem.lengths, own) if own is not None and latent.ragged_axes else None
 
         def coordinates(p: Params, k: Key, name: str = name, latent: Latent = latent) -> Array:
             return draw_latent(draws, name, latent, p, key=k, group=group, samples=samples, lengths=problem.lengths)
 
-        def density(p: Params, u: Array, latent: Latent = latent) -> tuple[Array, Params, Array]:
-            return *log_q_and_score(latent, p, u), latent_values(latent, u)
+        def density(p: Params, u: Array, latent: Latent = latent, keep: Array | None = keep) -> tuple[Any, ...]:
+            density, gradient = log_q_and_score(latent, p, u)
+            masked = jax.tree.map(lambda leaf: _mask(keep, leaf), (density, gradient))
+            return *masked, latent_values(latent, u)
 
         u = materialise(on, coordinates, params[name], keys[name])
         log_q_i[name], score[name], values[name] = materialise(on, density, params[name], u)
+        log = latent.family.log_value(u)
+        if log is not None:
+            logs[name] = log
         moved = floored_values(latent, u)
-        if own is not None and latent.ragged_axes:
-            keep = latent.mask(problem.lengths, own)[..., None]
-            log_q_i[name], moved = jnp.where(keep, log_q_i[name], 0), moved & keep
+        moved = moved if keep is None else moved & keep[..., None]
         floored = floored + (moved if counts is None else moved & counts).sum(dtype=jnp.int32)
     values |= problem.place(key, samples, group)
-    return Drawn(values, log_q_i, score, floored)
+    return Drawn(values, logs, log_q_i, score, floored)
 
 
 def draw_values(
@@ -231,10 +255,10 @@ def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], r
 
 
 def _groups(
-    target: Target, beta: dict[str, Array], batch: Batch, draws: AbstractDraws, key: Key, samples: Array, counts: Any
-):
+    bucket: Bucket, beta: Drawn, batch: Batch, draws: AbstractDraws, key: Key, samples: Array, counts: Any
+) -> tuple[Drawn, Terms, Float[Array, "groups samples"]]:
     """Draw and evaluate a block of groups: draws, factors and log p - log q, groups first and samples last."""
-    problem, blankets, on = target.problem, target.blankets, run_time_true(key)
+    problem, blankets, on = bucket.problem, bucket.blankets, run_time_true(key)
 
     def one(group, row, own, params):
         local_key = fold(key, group)
@@ -243,10 +267,10 @@ def _groups(
             draws=draws, key=local_key, samples=samples, group=group, own=own, on=on, counts=counts,
         )  # fmt: skip
 
-        def terms_at(b: dict[str, Array], z: dict[str, Array]) -> Terms:
-            return blankets.group_factors(b, z, row, len(samples))
+        def terms_at(b: dict[str, Array], z: dict[str, Array], logs: dict[str, Array]) -> Terms:
+            return blankets.group_factors(b, z, row, len(samples), logs)
 
-        terms = materialise(on, terms_at, beta, drawn.values)
+        terms = materialise(on, terms_at, beta.values, drawn.values, {**beta.logs, **drawn.logs})
         return drawn, terms, total(terms) - total(drawn.log_q)
 
     return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
@@ -281,37 +305,99 @@ def _keep(problem: Problem, latent: Latent, lengths: dict[str, Array]) -> Array 
     return jax.vmap(lambda own: latent.mask(problem.lengths, own))(lengths)
 
 
-def _mask(keep: Array | None, weight: Array, score: Params) -> tuple[Array, Params]:
-    if keep is None:
-        return weight, score
-
-    def zero(leaf: Array) -> Array:
-        return jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
-
-    return zero(weight), jax.tree.map(zero, score)
+def _mask(keep: Array | None, leaf: Array) -> Array:
+    """Zero where not kept; `keep` has the first axes of the array."""
+    return leaf if keep is None else jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
 
 
-def _blocks(target: Target, batch: Batch, num_samples: int, rao_blackwell: bool) -> int:
-    """Into how many blocks the batch is cut; Eq. 3 needs the whole batch's total before any row."""
-    size = len(batch.groups)
+def _sweep(
+    target: Target, block: Any, batch: Batch, states: dict[str, Any], num_samples: int, rao_blackwell: bool
+) -> tuple[Shares, dict[str, Any]]:
+    """Run `block` over the batch in blocks: the shares summed, the states of all groups.
+
+    Eq. 3 needs the whole batch's total before any row, so it gets all groups in one block.
+    """
+    num = len(batch.groups)
     if not rao_blackwell:
-        return 1
-    room = max(1, _FLOATS_PER_BLOCK // max(1, target.floats_per_draw * num_samples))
-    return size // max(d for d in range(1, size + 1) if size % d == 0 and d <= room)
+        return block(target.whole, batch, None, states)
+    sizes = [_block_size(bucket, num, num_samples, batch.counts is None) for bucket in _buckets(target, batch)]
+    # a block may reach beyond its bucket, into the next one or beyond the batch: what it finds there does not count
+    beyond = max(sizes) - 1 if batch.counts is not None else 0
+    padded, states = jax.tree.map(lambda leaf: _extended(leaf, beyond), (batch._replace(counts=None), states))
+    first, everything = jnp.int32(0), None
+    for number, (bucket, size) in enumerate(zip(_buckets(target, batch), sizes, strict=True)):
+        count = num if batch.counts is None else batch.counts[number]
+        shares, states = _loop(target, bucket, block, padded, states, first, count, size)
+        everything = shares if everything is None else jax.tree.map(jnp.add, everything, shares)
+        first = first + count
+    assert everything is not None
+    return everything, jax.tree.map(lambda leaf: leaf[:num], states)
 
 
-def _scan(block: Any, num_blocks: int, batch: Batch, states: Any) -> Any:
-    """Run `block` over the blocks: its first result summed, its second put together again."""
-    items = jax.tree.map(lambda leaf: leaf.reshape(num_blocks, -1, *leaf.shape[1:]), (batch, states))
-    first = jax.tree.map(lambda leaf: leaf[0], items)
-    if num_blocks == 1:
-        return block(first)
+def _loop(
+    target: Target, bucket: Bucket, block: Any, batch: Batch, states: Any, first: Array, count: Any, size: int
+) -> tuple[Shares, Any]:
+    """The groups of one bucket, from the position `first` on."""
+    exact = isinstance(count, int) and count % size == 0
+    if exact and count == size:
+        return block(bucket, batch, None, states)
 
-    def body(carry, item):
-        sums, out = block(item)
-        return jax.tree.map(jnp.add, carry, sums), out
+    def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        sums, states = carry
+        at = first + number * size
+        part = _cut(target, bucket, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), batch))
+        old = _cut_latents(
+            bucket.problem, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), states)
+        )
+        real = None if exact or size == 1 else at + jnp.arange(size) < first + count
+        shares, new = block(bucket, part, real, old)
+        new = (
+            new if real is None else jax.tree.map(lambda n, o: jnp.where(_mask(real, jnp.ones_like(n)), n, o), new, old)
+        )
+        states = jax.tree.map(
+            lambda leaf, n: jax.lax.dynamic_update_slice(leaf, n, (at, *[0] * (leaf.ndim - 1))), states, new
+        )
+        return jax.tree.map(jnp.add, sums, shares), states
 
-    sums, _ = jax.eval_shape(block, first)
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
-    summed, out = jax.lax.scan(body, zero, items)
-    return summed, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out)
+    def shapes() -> Any:
+        part = _cut(target, bucket, jax.tree.map(lambda leaf: leaf[:size], batch))
+        old = _cut_latents(bucket.problem, jax.tree.map(lambda leaf: leaf[:size], states))
+        return block(bucket, part, None, old)[0]
+
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))
+    return jax.lax.fori_loop(0, -(-count // size), body, (zero, states))
+
+
+def _buckets(target: Target, batch: Batch) -> tuple[Bucket, ...]:
+    return (target.whole,) if batch.counts is None else target.buckets
+
+
+def _block_size(bucket: Bucket, num: int, num_samples: int, exact: bool) -> int:
+    """How many groups go through at once; with `exact` a divisor of their number."""
+    room = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
+    if exact:
+        return max(d for d in range(1, num + 1) if num % d == 0 and d <= room)
+    return min(room, max(1, num // 8))
+
+
+def _extended(leaf: Array, by: int) -> Array:
+    return leaf if by == 0 else jnp.concatenate([leaf, jnp.repeat(leaf[:1], by, axis=0)])
+
+
+def _cut(target: Target, bucket: Bucket, batch: Batch) -> Batch:
+    """Some groups at the lengths of their bucket."""
+    if not bucket.problem.lengths or bucket.problem.lengths == target.problem.lengths:
+        return batch
+    rows = cut_rows(batch.rows, target.axes, bucket.problem.lengths)
+    return batch._replace(rows=rows, params=_cut_latents(bucket.problem, batch.params))
+
+
+def _cut_latents(problem: Problem, of_latents: dict[str, Any]) -> dict[str, Any]:
+    """For each latent arrays with groups first and its own axes then, these cut to the problem's lengths."""
+
+    def cut(name: str, leaf: Array) -> Array:
+        for axis, size in enumerate(problem.shape(name), start=1):
+            leaf = jax.lax.slice_in_dim(leaf, 0, size, axis=axis)
+        return leaf
+
+    return {name: jax.tree.map(lambda leaf, n=name: cut(n, leaf), tree) for name, tree in of_latents.items()}

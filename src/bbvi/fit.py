@@ -10,7 +10,6 @@ import optax
 from jaxtyping import Array
 
 from bbvi.batches import check_batch_size
-from bbvi.blankets import find_blankets
 from bbvi.check import check_blankets, check_padding
 from bbvi.checkpoint import History, fingerprint, load_checkpoint
 from bbvi.chunks import Run, drain, limits
@@ -18,17 +17,17 @@ from bbvi.converged import Converged
 from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
 from bbvi.elbo import Ratios
-from bbvi.evaluate import Target
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import Cohort, Stream
 from bbvi.model import AnyModel, Model, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
-from bbvi.posterior import Posterior, first_row
+from bbvi.posterior import Posterior
 from bbvi.progress import progress_bar
 from bbvi.recheck import Recheck
 from bbvi.start import starting_params, warm_start
 from bbvi.step import Loop
 from bbvi.stop import AbstractStop, Budget
+from bbvi.target import find_target
 
 _CAPACITY = 1000
 _STREAM_CAPACITY = 16
@@ -171,16 +170,15 @@ def _prepare(
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, hold, "hold", ("globals",))
-    blankets, floats = find_blankets(problem, flat, None if groups is None else first_row(groups))
-    check_blankets(problem, blankets, flat, groups)
+    target = find_target(problem, flat, groups, fit_globals=hold is None)
+    check_blankets(problem, target.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)
     problem.raise_failure()
-    target = Target(problem, blankets, floats, fit_globals=hold is None)
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     loop = Loop(target, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    return Run(loop, params, flat, groups, key, Ratios(problem, floats), recheck)
+    return Run(loop, params, flat, groups, key, Ratios(problem, target.floats_per_draw), recheck)
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

@@ -10,8 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate
 from bbvi.counter import Key
-from bbvi.draws import AbstractDraws, chunk_size
-from bbvi.evaluate import Batch, Chunk, Lambda, Target, evaluate
+from bbvi.draws import AbstractDraws, Layout, layout
+from bbvi.evaluate import Batch, Chunk, Lambda, evaluate
+from bbvi.families import Params
+from bbvi.target import Target
 
 
 class Estimate(NamedTuple):
@@ -47,7 +49,7 @@ class Sums(NamedTuple):
 
     shift: Array
     sums: Any
-    squares: Lambda
+    squares: Params
     revisited: Any
 
 
@@ -86,110 +88,126 @@ class Score(AbstractGradient):
 
     def estimate(self, target, params, data, batch, *, draws, key):
         variate = self._variate()
-        size = chunk_size(draws, target.floats_per_draw)
-        num_chunks = -(-draws.num // size)
+        cut = layout(draws, target.floats_per_draw, variate.folds)
 
         def visit(chunk: Array, consume: Any, states: Any) -> Chunk:
-            samples = chunk * size + jnp.arange(size, dtype=jnp.uint32)
+            samples, counts = cut.samples(chunk)
+
+            def split(state: Any, weight: Array, score: Any) -> Any:
+                folds = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], cut.folds_in_chunk, -1), (weight, score))
+                return consume(state, *folds)
+
             return evaluate(
                 target, params, data, batch,
-                rao_blackwell=self.rao_blackwell, draws=draws, key=key, samples=samples,
-                counts=samples < draws.num if num_chunks * size > draws.num else None,
-                states=states, consume=consume,
+                rao_blackwell=self.rao_blackwell, draws=draws, key=key, samples=samples, counts=counts,
+                states=states, consume=split,
             )  # fmt: skip
 
-        names = {
-            "globals": target.problem.globals if target.fit_globals else (),
-            "rows": () if batch is None else target.problem.locals,
-        }
-        nothing = {part: dict.fromkeys(latents) for part, latents in names.items()}
-        if num_chunks == 1:
-            chunk = visit(jnp.uint32(0), lambda state, w, h: _first_visit(variate, w, h, revisit=True), nothing)
-            states, elbo = chunk.states, _elbo_sums(chunk.elbo, chunk.elbo[0], draws.num)
-            floored = chunk.floored
-        else:
-            states, elbo, floored = _in_chunks(variate, visit, num_chunks, size, draws.num, nothing)
+        zero = _zero_states(variate, target, params, batch, cut)
+        states, elbo, floored = _all_chunks(variate, visit, cut, zero)
+        if variate.two_passes and cut.num_chunks > 1:
+            states = _second_pass(variate, visit, cut, states)
         gradients = {
-            part: {name: variate.gradient(s.sums, s.revisited, draws.num) for name, s in of_part.items()}
+            part: {name: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for name, s in of_part.items()}
             for part, of_part in states.items()
         }
         squares = {part: {name: s.squares for name, s in of_part.items()} for part, of_part in states.items()}
-        fisher = jax.tree.map(lambda total: total / draws.num, squares)
+        fisher = jax.tree.map(lambda total: total.sum(-1) / draws.num, squares)
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
         return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored)
 
 
-def _first_visit(variate: AbstractControlVariate, weight: Array, score: Any, *, revisit: bool) -> Sums:
-    shift = weight[..., :1]
+def _zero_states(
+    variate: AbstractControlVariate, target: Target, params: Lambda, batch: Batch | None, cut: Layout
+) -> dict[str, dict[str, Any]]:
+    """Sums over no samples: those of the globals and of the rows of a batch."""
+    samples = (cut.folds_in_chunk, cut.chunk // cut.folds_in_chunk)
+
+    def zero(name: str, entries: Params, batch_shape: tuple[int, ...]) -> Sums:
+        weight = jax.ShapeDtypeStruct((*batch_shape, *target.problem.shape(name), *samples), jnp.result_type(float))
+        score = {p: jax.ShapeDtypeStruct((*jnp.shape(leaf), *samples), leaf.dtype) for p, leaf in entries.items()}
+        shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1, :1], w, h, cut, 0), weight, score)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    fitted = target.problem.globals if target.fit_globals else ()
+    rows = {} if batch is None else batch.params
+    return {
+        "globals": {name: zero(name, params[name], ()) for name in fitted},
+        "rows": {} if batch is None else {n: zero(n, p, batch.groups.shape) for n, p in rows.items()},
+    }
+
+
+def _sums(
+    variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout, chunk: Array | int
+) -> Sums:
+    """The sums over one chunk."""
     centred = weight - shift if variate.shift_invariant else weight
     sums = variate.sums(centred, score)
-    elsewhere = jax.tree.map(jnp.zeros_like, sums)
-    return Sums(shift, sums, _squares(score), variate.revisit(elsewhere, centred, score) if revisit else None)
+    squares = jax.tree.map(lambda h: (h**2).sum(-1), score)
+    if cut.num_chunks == 1:
+        nowhere = jax.tree.map(jnp.zeros_like, sums)
+        return Sums(shift, sums, squares, variate.revisit(nowhere, centred, score))
+    fold = cut.in_fold(chunk)
+    return Sums(shift, *jax.tree.map(lambda leaf: leaf * fold.astype(leaf.dtype), (sums, squares)), None)
 
 
-def _squares(score: Any) -> Any:
-    return jax.tree.map(lambda h: (h**2).sum(-1), score)
-
-
-def _elbo_sums(samples: Array, shift: Array, count: Array | int) -> tuple[Array, Array, Array]:
-    centred = jnp.where(jnp.arange(samples.shape[0]) < count, samples - shift, 0)
-    return shift, centred.sum(), (centred**2).sum()
-
-
-def _in_chunks(
-    variate: AbstractControlVariate, visit: Any, num_chunks: int, size: int, num: int, nothing: Any
+def _all_chunks(
+    variate: AbstractControlVariate, visit: Any, cut: Layout, zero: Any
 ) -> tuple[Any, tuple[Array, Array, Array], Array]:
-    """The same sums in the memory of one chunk, with a second visit where the control variate needs it."""
+    """The sums over all samples, of each latent and of the ELBO, in the memory of one chunk."""
 
-    def first(weight: Array, score: Any) -> Sums:
-        return _first_visit(variate, weight, score, revisit=False)
+    def first(state: Sums, weight: Array, score: Any) -> Sums:
+        return _sums(variate, weight[..., :1, :1], weight, score, cut, 0)
 
-    shapes = jax.eval_shape(lambda: visit(jnp.uint32(0), lambda state, w, h: first(w, h), nothing))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    if cut.num_chunks == 1:
+        chunk = visit(jnp.uint32(0), first, zero)
+        return chunk.states, _elbo_sums(chunk.elbo, chunk.elbo[0], cut, jnp.uint32(0)), chunk.floored
 
     def sum_up(carry, chunk):
         states, (shift, total, squares), floored = carry
 
         def consume(state: Sums, weight: Array, score: Any) -> Sums:
-            new = first(weight, score)
-            kept = jnp.where(chunk == 0, new.shift, state.shift)
-            centred = weight - kept if variate.shift_invariant else weight
-            sums = jax.tree.map(jnp.add, state.sums, variate.sums(centred, score))
-            return Sums(kept, sums, jax.tree.map(jnp.add, state.squares, new.squares), None)
+            shift = jnp.where(chunk == 0, weight[..., :1, :1], state.shift)
+            new = _sums(variate, shift, weight, score, cut, chunk)
+            added = jax.tree.map(jnp.add, (state.sums, state.squares), (new.sums, new.squares))
+            return Sums(shift, *added, None)
 
         seen = visit(chunk, consume, states)
         shift = jnp.where(chunk == 0, seen.elbo[0], shift)
-        _, more, more_squares = _elbo_sums(seen.elbo, shift, num - chunk * size)
+        _, more, more_squares = _elbo_sums(seen.elbo, shift, cut, chunk)
         return (seen.states, (shift, total + more, squares + more_squares), floored + seen.floored), None
 
-    none = jnp.zeros((), shapes.elbo.dtype)
-    chunks = jnp.arange(num_chunks, dtype=jnp.uint32)
-    start = (zero.states, (none, none, none), jnp.int32(0))
-    (states, elbo, floored), _ = jax.lax.scan(sum_up, start, chunks)
-    if variate.two_passes:
-        states = _second_pass(variate, visit, chunks, states)
+    none = jnp.zeros(())
+    start = (zero, (none, none, none), jnp.int32(0))
+    (states, elbo, floored), _ = jax.lax.scan(sum_up, start, jnp.arange(cut.num_chunks, dtype=jnp.uint32))
     return states, elbo, floored
 
 
-def _second_pass(variate: AbstractControlVariate, visit: Any, chunks: Array, states: Any) -> Any:
+def _elbo_sums(samples: Array, shift: Array, cut: Layout, chunk: Array) -> tuple[Array, Array, Array]:
+    _, counts = cut.samples(chunk)
+    centred = samples - shift if counts is None else jnp.where(counts, samples - shift, 0)
+    return shift, centred.sum(), (centred**2).sum()
+
+
+def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, states: Any) -> Any:
     """Draw the same samples once more, now that the sums over all of them are known."""
 
-    def revisited(state: Sums, weight: Array, score: Any) -> Any:
-        centred = weight - state.shift if variate.shift_invariant else weight
-        elsewhere = jax.tree.map(jnp.subtract, state.sums, variate.sums(centred, score))
-        return variate.revisit(elsewhere, centred, score)
+    def is_sums(node: Any) -> bool:
+        return isinstance(node, Sums)
+
+    # a revisit leaves one sum for each squared score
+    begin = jax.tree.map(
+        lambda s: s._replace(revisited=jax.tree.map(jnp.zeros_like, s.squares)), states, is_leaf=is_sums
+    )
 
     def consume(state: Sums, weight: Array, score: Any) -> Sums:
-        return state._replace(revisited=jax.tree.map(jnp.add, state.revisited, revisited(state, weight, score)))
+        centred = weight - state.shift if variate.shift_invariant else weight
+        elsewhere = jax.tree.map(jnp.subtract, state.sums, variate.sums(centred, score))
+        more = variate.revisit(elsewhere, centred, score)
+        return state._replace(revisited=jax.tree.map(jnp.add, state.revisited, more))
 
-    shapes = jax.eval_shape(lambda: visit(chunks[0], lambda s, w, h: s._replace(revisited=revisited(s, w, h)), states))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.states)
-
-    def with_zero(state: Sums, shape: Sums) -> Sums:
-        return state._replace(revisited=shape.revisited)
-
-    begin = jax.tree.map(with_zero, states, zero, is_leaf=lambda node: isinstance(node, Sums))
+    chunks = jnp.arange(cut.num_chunks, dtype=jnp.uint32)
     states, _ = jax.lax.scan(lambda s, chunk: (visit(chunk, consume, s).states, None), begin, chunks)
     return states

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bbvi.buckets import find_buckets
+
 
 def missing(array: Any) -> tuple[np.ndarray, np.ndarray]:
     """Split an array with NaN for "not measured" into values (0 there) and a mask of what was observed.
@@ -62,10 +64,15 @@ class ArrayGroups(AbstractGroups):
 
 
 class Cohort(AbstractGroups):
-    """Groups whose named axes differ in length, padded at the end with zeros; `axes` tells each field's axis."""
+    """Groups whose named axes differ in length, padded at the end with zeros; `axes` tells each field's axis.
+
+    `bucket` is each group's bucket, and `buckets` their lengths.
+    """
 
     fields: dict[str, Any]
     own: dict[str, Array]
+    bucket: Array
+    buckets: tuple[dict[str, int], ...] = eqx.field(static=True)
     longest: dict[str, int] = eqx.field(static=True)
     axes: dict[str, str] = eqx.field(static=True)
 
@@ -142,7 +149,19 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
         raise ValueError(f"bbvi.ragged: the numbers of groups disagree: {counts}")
     refuse_nan(fields, "cohort")
     of_axis = {name: axis for axis, columns in axes.items() for name in columns}
-    return Cohort(jax.tree.map(jnp.asarray, fields), own, longest, of_axis)
+    buckets, bucket = find_buckets({axis: np.asarray(lengths) for axis, lengths in own.items()})
+    return Cohort(jax.tree.map(jnp.asarray, fields), own, jnp.asarray(bucket), buckets, longest, of_axis)
+
+
+def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:
+    """Rows of several groups of a cohort, with each field cut to the length of its axis."""
+    mask = {axis: leaf[:, : lengths[axis]] for axis, leaf in rows["mask"].items()}
+    return {**rows, **{name: rows[name][:, : lengths[axis]] for name, axis in axes.items()}, "mask": mask}
+
+
+def first_row(groups: AbstractGroups) -> Any:
+    """One group's row, to see its shapes."""
+    return jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
 
 
 def as_groups(data: Any) -> AbstractGroups:

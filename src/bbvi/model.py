@@ -113,6 +113,10 @@ class Problem:
         """Shape of a latent's array of factors of q, in one group."""
         return self.latents[name].padded(self.lengths)
 
+    def at(self, lengths: dict[str, int]) -> "Problem":
+        """The same problem with ragged axes of other lengths."""
+        return Problem(self.model, lengths, self.num_groups, opaque=self.opaque)
+
     def place(self, key: Key, samples: Array, group: Array | int = 0) -> dict[str, Array]:
         """Where draws stand, beside their values, for opaque functions: a seed, the sample, the group."""
         if not self.opaque:

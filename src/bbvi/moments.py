@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.batches import check_batch_size
-from bbvi.blankets import find_blankets
 from bbvi.counter import fold, seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
-from bbvi.evaluate import Lambda, Target
+from bbvi.evaluate import Lambda
 from bbvi.gradient import AbstractGradient, Estimate, Score
 from bbvi.groups import ArrayGroups, Stream
 from bbvi.model import AnyModel, bind
 from bbvi.optimizers import adagrad
-from bbvi.posterior import Posterior, first_row
+from bbvi.posterior import Posterior
 from bbvi.step import Loop
+from bbvi.target import find_target
 
 
 class GradientMoments(NamedTuple):
@@ -60,8 +60,8 @@ def gradient_moments(
     if isinstance(groups, Stream):
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
-    blankets, floats = find_blankets(problem, flat, None if groups is None else first_row(groups))
-    loop = Loop(Target(problem, blankets, floats, True), gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+    target = find_target(problem, flat, groups)
+    loop = Loop(target, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
     params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
 
     def one(key: Array, params: Any, flat: Any, groups: Any, repeat: Array) -> Lambda:

@@ -17,9 +17,15 @@ from jaxtyping import Array, Float
 class AbstractPattern(eqx.Module):
     """How the elements of one term array are summed for the factors of one latent array."""
 
+    factor_shape: eqx.AbstractVar[tuple[int, ...]]
+
     @abstractmethod
+    def narrow_sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*narrow samples"]:
+        """The sums, perhaps with size 1 along axes of the factors for which they are all the same."""
+
     def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*factors samples"]:
         """For each factor of q, the sum of the term's elements that read it."""
+        return jnp.broadcast_to(self.narrow_sum(term), (*self.factor_shape, term.shape[-1]))
 
     @abstractmethod
     def readers(self, chosen: np.ndarray) -> np.ndarray:
@@ -38,16 +44,12 @@ class Reduction(AbstractPattern):
     matched: tuple[int | None, ...] = eqx.field(static=True)
 
     def narrow_sum(self, term):
-        """The sums, with size 1 along the axes of the factors for which they are all the same."""
         axes = [axis for axis in self.matched if axis is not None]
         rest = tuple(axis for axis in range(len(self.term_shape)) if axis not in axes)
         total = jnp.sum(term, axis=rest)
         total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
         shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
         return total.reshape([*shape, term.shape[-1]])
-
-    def sum(self, term):
-        return jnp.broadcast_to(self.narrow_sum(term), (*self.factor_shape, term.shape[-1]))
 
     def readers(self, chosen):
         free = tuple(k for k, axis in enumerate(self.matched) if axis is None)
@@ -72,6 +74,43 @@ class Reduction(AbstractPattern):
         return sparse.csr_array((np.ones(rows.size, bool), (rows.ravel(), columns.ravel())), sizes)
 
 
+class Shifted(AbstractPattern):
+    """Neighbours along axes, as in a chain: factor f has the term elements f + shift, for each of the `shifts`.
+
+    Factor axis k goes with term axis `matched[k]`; other term axes are summed.
+    """
+
+    term_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    matched: tuple[int, ...] = eqx.field(static=True)
+    shifts: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def narrow_sum(self, term):
+        aligned = Reduction(self.term_shape, self.factor_shape, self.matched).narrow_sum(term)
+        total: Array | float = 0.0
+        for shift in self.shifts:
+            # the element at f + shift is moved to f; what falls outside is cut off, what is missing is 0
+            ends = zip(shift, self.factor_shape, aligned.shape, strict=False)
+            config = [(-by, size - length + by, 0) for by, size, length in ends]
+            total = total + jax.lax.pad(aligned, jnp.zeros((), term.dtype), [*config, (0, 0, 0)])
+        return total
+
+    def readers(self, chosen):
+        return np.asarray(self.pairs()[:, chosen.ravel()].sum(1)).ravel() > 0
+
+    def pairs(self):
+        term = np.indices(self.term_shape).reshape(len(self.term_shape), -1)
+        rows, columns = [], []
+        for shift in self.shifts:
+            at = [term[axis] - by for axis, by in zip(self.matched, shift, strict=True)]
+            inside = np.all([(a >= 0) & (a < size) for a, size in zip(at, self.factor_shape, strict=True)], axis=0)
+            rows.append(np.flatnonzero(inside))
+            columns.append(np.ravel_multi_index([a[inside] for a in at], self.factor_shape))
+        row, column = np.concatenate(rows), np.concatenate(columns)
+        sizes = (int(np.prod(self.term_shape)), int(np.prod(self.factor_shape)))
+        return sparse.csr_array((np.ones(len(row), bool), (row, column)), sizes)
+
+
 class Listed(AbstractPattern):
     """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
 
@@ -79,7 +118,7 @@ class Listed(AbstractPattern):
     term_size: int = eqx.field(static=True)
     factor_shape: tuple[int, ...] = eqx.field(static=True)
 
-    def sum(self, term):
+    def narrow_sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
         flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
         total = flat[self.lists[:, 0]]
@@ -106,7 +145,7 @@ class Scattered(AbstractPattern):
     term_size: int = eqx.field(static=True)
     factor_shape: tuple[int, ...] = eqx.field(static=True)
 
-    def sum(self, term):
+    def narrow_sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
         num = int(np.prod(self.factor_shape))
         total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
@@ -123,6 +162,7 @@ class Scattered(AbstractPattern):
 
 
 _LONGEST_LIST = 8
+_FARTHEST = 64
 
 
 def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
@@ -135,6 +175,9 @@ def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape
         expected = int(np.prod(factor_shape)) * int(np.prod([s for a, s in enumerate(term_shape) if a not in used]))
         if expected == len(rows) and _agree(rows, columns, term_shape, factor_shape, matched):
             return Reduction(term_shape, factor_shape, matched)
+    shifted = _shifted(rows, columns, term_shape, factor_shape)
+    if shifted is not None:
+        return shifted
     counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
     term_size = int(np.prod(term_shape))
     if counts.max() > _LONGEST_LIST:
@@ -151,6 +194,25 @@ def _candidates(term_shape, factor_shape):
         used = [axis for axis in matched if axis is not None]
         if len(set(used)) == len(used):
             yield matched
+
+
+def _shifted(rows, columns, term_shape, factor_shape) -> Shifted | None:
+    """The pattern of neighbours that these pairs are, if they are one."""
+    if not factor_shape or len(term_shape) < len(factor_shape):
+        return None
+    for matched in itertools.permutations(range(len(term_shape)), len(factor_shape)):
+        term, factor = np.unravel_index(rows, term_shape), np.unravel_index(columns, factor_shape)
+        by = np.stack([term[axis] - factor[k] for k, axis in enumerate(matched)])
+        near = np.abs(by).max(0) <= _FARTHEST
+        if not near.all():
+            continue
+        shifts = np.unique(by, axis=1).T
+        if len(shifts) > _LONGEST_LIST:
+            continue
+        pattern = Shifted(term_shape, factor_shape, matched, tuple(tuple(int(i) for i in shift) for shift in shifts))
+        if pattern.pairs().nnz == len(rows):
+            return pattern
+    return None
 
 
 def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:

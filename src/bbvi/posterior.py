@@ -16,7 +16,7 @@ from bbvi.counter import Key, fold, seed_key
 from bbvi.draws import MonteCarlo, draw_latent, latent_values, log_q
 from bbvi.elbo import Estimate, Ratios, elbo_samples, from_samples
 from bbvi.evaluate import Lambda
-from bbvi.groups import AbstractGroups
+from bbvi.groups import AbstractGroups, first_row
 from bbvi.khat import Khat, flat_khat, hierarchical_khat
 from bbvi.latents import Latent
 from bbvi.model import AnyModel, Problem, bind
@@ -317,11 +317,6 @@ def _log_prob(
         return jnp.where(keep, log_density, 0).sum()
 
     return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
-
-
-def first_row(groups: AbstractGroups) -> Any:
-    """One group's row, to see its shapes."""
-    return jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
 
 
 def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:

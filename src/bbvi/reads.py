@@ -18,7 +18,7 @@ from bbvi.read_sets import Reads, ReadSets, accumulate, empty, everything, merge
 from bbvi.source_lines import line_of
 from bbvi.traces import bind, called
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
     "convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
     "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul nan_to_num ne neg "
@@ -40,10 +40,10 @@ _MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
         )
     ],
 }
-_REDUCTIONS = frozenset(
+REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
 )
-_CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
+CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
 _CALLBACKS = frozenset("pure_callback io_callback debug_callback".split())
 _REMEDIES = {
     "sort": "sorting reads every element",
@@ -179,7 +179,7 @@ class Scope:
             return [self.choose(eqn, ins)]
         if name == "mul":
             return [self.multiply(eqn, ins)]
-        if name in _ELEMENTWISE:
+        if name in ELEMENTWISE:
             return [_like(union(ins), eqn.outvars[0])]
         if name in _MOVES:
             assert ins[0] is not None
@@ -188,9 +188,9 @@ class Scope:
             return ins
         if name in ("concatenate", "pad", "split", "stack", "unstack"):
             return _join(eqn, ins)
-        if name in _REDUCTIONS:
+        if name in REDUCTIONS:
             return [reduce(ins[0], eqn.params["axes"])]
-        if name in _CUMULATIVE:
+        if name in CUMULATIVE:
             return [accumulate(ins[0], eqn.params["axis"], reverse=eqn.params.get("reverse", False))]
         if name == "cond":
             return self.branches(eqn, ins)

@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bbvi.batches import draw_groups
+from bbvi.batches import by_bucket, draw_groups
 from bbvi.counter import Key, fold
 from bbvi.draws import AbstractDraws
-from bbvi.evaluate import Batch, Lambda, Target
+from bbvi.evaluate import Batch, Lambda
 from bbvi.gradient import AbstractGradient, Estimate
-from bbvi.groups import AbstractGroups, Stream
+from bbvi.groups import AbstractGroups, Cohort, Stream
 from bbvi.optimizers import Families, ascend, ascend_rows, init_rows
 from bbvi.stop import AbstractStop, Info
+from bbvi.target import Target
 
 
 class State(NamedTuple):
@@ -134,12 +135,14 @@ class Loop:
         """This step's groups with their rows of data and of lambda."""
         if source is None:
             return None
-        groups = self.groups(key, step)
+        groups, counts = self.groups(key, step), None
+        if isinstance(source, Cohort) and self.target.buckets:
+            groups, counts = by_bucket(groups, source.bucket, len(self.target.buckets))
         if isinstance(source, Prefetched):
             rows, lengths = jax.tree.map(lambda leaf: leaf[i], source.rows), {}
         else:
             rows, lengths = source.take(groups), source.lengths(groups)
-        return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]))
+        return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]), counts)
 
     def _step(self, state: State, key: Key, data: Any, source: Any, i: Array) -> tuple[State, Record]:
         batch = self.batch(state.params, key, state.step, source, i)

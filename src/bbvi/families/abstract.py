@@ -63,6 +63,10 @@ class AbstractFamily(eqx.Module):
     def value(self, coordinates: Array) -> Array:
         """The z of these coordinates."""
 
+    def log_value(self, coordinates: Array) -> Array | None:
+        """log z where these coordinates have it, so that a model that asks for it need not lose it by underflow."""
+        return None
+
     @abstractmethod
     def coordinates(self, value: Array) -> Array:
         """The coordinates of this z."""

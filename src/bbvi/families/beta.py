@@ -107,6 +107,9 @@ class Dirichlet(AbstractFamily):
     def value(self, coordinates):
         return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
 
+    def log_value(self, coordinates):
+        return coordinates
+
     def coordinates(self, value):
         return jnp.log(value)
 

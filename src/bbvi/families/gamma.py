@@ -47,6 +47,9 @@ class Gamma(AbstractFamily):
     def value(self, coordinates):
         return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
 
+    def log_value(self, coordinates):
+        return coordinates
+
     def coordinates(self, value):
         return jnp.log(value)
 
@@ -91,6 +94,9 @@ class GammaByVariance(AbstractFamily):
 
     def value(self, coordinates):
         return Gamma().value(coordinates)
+
+    def log_value(self, coordinates):
+        return coordinates
 
     def coordinates(self, value):
         return jnp.log(value)

@@ -147,6 +147,9 @@ class LogNormal(AbstractFamily):
     def value(self, coordinates):
         return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
 
+    def log_value(self, coordinates):
+        return coordinates
+
     def coordinates(self, value):
         return jnp.log(value)
 

@@ -1,0 +1,54 @@
+"""What is fitted: the problem and its blankets, for all groups and for each bucket of groups of similar length."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bbvi.blankets import Blankets, find_blankets
+from bbvi.groups import AbstractGroups, Cohort, cut_rows, first_row
+from bbvi.model import Problem
+
+
+class Bucket(NamedTuple):
+    """Groups of similar length: the problem at their common padded lengths, and its blankets."""
+
+    problem: Problem
+    blankets: Blankets
+    #: elements of the factors of one group, for one draw
+    floats_per_draw: int
+
+
+class Target(NamedTuple):
+    """What is fitted, and whether the globals are fitted or held.
+
+    `buckets` are those of a ragged cohort, and `axes` the ragged axis of each of its fields.
+    """
+
+    problem: Problem
+    blankets: Blankets
+    floats_per_draw: int
+    fit_globals: bool
+    buckets: tuple[Bucket, ...] = ()
+    axes: Mapping[str, str] = {}
+
+    @property
+    def whole(self) -> Bucket:
+        """All groups, as long as the longest."""
+        return Bucket(self.problem, self.blankets, self.floats_per_draw)
+
+
+def find_target(problem: Problem, data: Any, groups: AbstractGroups | None, *, fit_globals: bool = True) -> Target:
+    """Read off the blankets of a problem, for each bucket of its groups."""
+    blankets, floats = find_blankets(problem, data, None if groups is None else first_row(groups))
+    target = Target(problem, blankets, floats, fit_globals)
+    # what an opaque function reads was learnt at the full length
+    if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
+        return target
+    rows = groups.take(np.array([0]))
+    buckets = []
+    for lengths in groups.buckets[:-1]:
+        row = jax.tree.map(lambda leaf: leaf[0], cut_rows(rows, groups.axes, lengths))
+        buckets.append(Bucket(short := problem.at(lengths), *find_blankets(short, data, row)))
+    return target._replace(buckets=(*buckets, target.whole), axes=groups.axes)

@@ -1,0 +1,78 @@
+"""The quantile function of the gamma distribution, as one polynomial for every shape from 1 up."""
+
+from importlib.resources import files
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Float
+from numpy.polynomial.chebyshev import cheb2poly
+
+_ENDS = np.array([-5.45, -1.2, 5.45])
+_MIDDLES, _HALVES = (_ENDS[1:] + _ENDS[:-1]) / 2, (_ENDS[1:] - _ENDS[:-1]) / 2
+
+
+def _read() -> np.ndarray:
+    """The table of `tools/fit_gamma_quantile.py`, from Chebyshev polynomials in x to powers."""
+    in_chebyshev = np.loadtxt(str(files("bbvi") / "gamma_quantile.csv"), delimiter=",")
+    degree_s, columns = in_chebyshev.shape
+    powers = np.zeros((columns // 2, columns // 2))
+    for k, row in enumerate(np.eye(columns // 2)):
+        powers[k, : k + 1] = cheb2poly(row)[: k + 1]
+    return (in_chebyshev.reshape(degree_s, 2, -1) @ powers).reshape(degree_s, -1)
+
+
+_TABLE = _read()
+
+
+@jax.custom_jvp
+def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> Float[Array, ""]:
+    """log z where P(Z < z) = Phi(x), for Z of Gamma(concentration, 1) with concentration >= 1.
+
+    With s = 1 / sqrt(a), log z = log a + s x + s**2 Q(x, s) by the expansion of Cornish and Fisher (1938), and Q is
+    a fitted polynomial: of degree 13 in x, on two pieces, with coefficients that depend on s alone and so are common to
+    all draws of a factor. The fit is within 1e-7 of log z for |x| < 5.45, in any precision, and Q stays constant beyond.
+    The derivative in the concentration is the implicit one, that of z at a fixed probability.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(f"{jnp.exp(log_gamma_quantile(0.0, 1.0)):.4f}")  # the median of the exponential, log 2
+        0.6931
+    """
+    return _evaluate(x, concentration)
+
+
+def _log_gamma_quantile_jvp(primals, tangents):
+    value = _evaluate(*primals)
+    tangent = jnp.zeros_like(value)
+    for i, change in enumerate(tangents):
+        if not isinstance(change, SymbolicZero):
+            # one slope per draw: without it the way back would add up powers of x for every coefficient
+            along = lambda p, i=i: _evaluate(*primals[:i], p, *primals[i + 1 :])  # noqa: E731
+            tangent = tangent + jax.jvp(along, (primals[i],), (jnp.ones_like(primals[i]),))[1] * change
+    return value, tangent
+
+
+log_gamma_quantile.defjvp(_log_gamma_quantile_jvp, symbolic_zeros=True)
+
+
+def _evaluate(x, concentration):
+    s = jax.lax.rsqrt(concentration)
+    powers = _coefficients(s)
+    left = x < _ENDS[1]
+    t = x * jnp.where(left, *(1 / _HALVES)) - jnp.where(left, *(_MIDDLES / _HALVES))
+    t = jnp.clip(t, -1, 1)
+    q = jnp.zeros_like(t)
+    for k in reversed(range(powers.shape[1])):
+        q = q * t + jnp.where(left, powers[0, k], powers[1, k])
+    return jnp.log(concentration) + s * (x + s * q)
+
+
+def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:
+    """The coefficients of Q in x on either piece, lowest first."""
+    chebyshev = [jnp.ones_like(s), 2 * s - 1]
+    while len(chebyshev) < len(_TABLE):
+        chebyshev.append(2 * (2 * s - 1) * chebyshev[-1] - chebyshev[-2])
+    table = jnp.asarray(_TABLE, s.dtype)
+    return jnp.dot(jnp.stack(chebyshev), table, precision=jax.lax.Precision.HIGHEST).reshape(2, -1)

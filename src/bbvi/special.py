@@ -1,0 +1,123 @@
+"""log Gamma and its derivative in single precision, at the price of a few logarithms.
+
+Below 2.5 a polynomial, with the roots as factors and one step of the recurrence under 1; above it Stirling's
+series; left of zero the reflection formulas. All of it is arithmetic and selects, without loops or tables, so that
+it vectorises. `tools/fit_special.py` fits the polynomials.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+_EDGE = 2.5
+_ALL_INTEGERS = 2.0**23  # single precision has no fractions from here on
+_HALF_LOG_2PI, _LOG_PI = 0.9189385332046727, 1.1447298858494002
+# lgamma(1 + b) / (b (b - 1)) for b in [0, 1.5], in b - 0.75, and x times what Stirling's formula leaves out, in 1 / x**2
+_MIDDLE = (
+    0.450139329, -0.119481628, 0.0445185657, -0.0190548112, 0.00880170565, -0.00421974741, 0.00197115496,
+    -0.00105593426, 0.000793440877, -0.000356288589,
+)  # fmt: skip
+_REST = (0.0833331514, -0.00276818611, 0.000662794344)
+# the same for digamma, whose root is the sum of two single precision numbers
+_ROOT = (np.float32(0.46163213), np.float32(0.4616321449683623 - np.float64(np.float32(0.46163213))))
+_DIGAMMA_MIDDLE = (
+    0.858183205, -0.326254835, 0.157122462, -0.0822820758, 0.0447534912, -0.0248976795, 0.0143017739, -0.00798676427,
+    0.00353568291, -0.00215712468, 0.00272148226, -0.00147589939,
+)  # fmt: skip
+_DIGAMMA_REST = (0.0833331893, -0.00832398597, 0.00377347923, -0.00241375925)
+# log(1 + f) / f for 1 + f between sqrt(1/2) and sqrt(2)
+_LOGARITHM = (
+    0.999999975, -0.499999777, 0.333341605, -0.250029461, 0.199584171, -0.165437378, 0.149173774, -0.144821866,
+    0.0895991355,
+)  # fmt: skip
+# sin(pi r) / r and pi r cot(pi r) in r**2, for |r| <= 1/2
+_SINE = (3.14159264, -5.16771009, 2.55007766, -0.598292159, 0.0776594081)
+_COTANGENT = (0.999999954, -3.28985091, -2.1657044, -2.01048887, -2.26762636, -0.620888515, -5.33509945)
+
+
+@jax.custom_jvp
+def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Log of |Gamma(x)|, with an error below 1e-6 max(1, |value|).
+
+    Left of -2.5, next to its roots, the terms of the reflection formula cancel: there the error is below
+    1e-6 log Gamma(-x). Numbers that the processor flushes to zero count as zero. Other precisions than single are
+    passed to `jax.lax.lgamma`.
+
+    Examples:
+        >>> print(f"{lgamma(5.0):.4f}")
+        3.1781
+    """
+    if jnp.result_type(x) != jnp.float32:
+        return jax.lax.lgamma(x)
+    size, below_one, b = _pieces(x)
+    log_size, inverse = _log(size), 1 / size
+    stirling = (size - 0.5) * (log_size - 1) + (_HALF_LOG_2PI - 0.5) + inverse * polynomial(inverse**2, _REST)
+    middle = b * (b - 1) * polynomial(b - 0.75, _MIDDLE)  # log Gamma(size), or log Gamma(size + 1) below one
+    rest = jnp.where(size < _EDGE, middle, stirling)
+    right = jnp.where(below_one, rest - log_size, rest)
+    r = _fraction(x, size)
+    sine = jnp.abs(r * polynomial(r**2, _SINE))
+    left = _LOG_PI - _log(sine * jnp.where(below_one, 1, size)) - rest
+    return jnp.where((x <= 0) & (r == 0), jnp.inf, jnp.where(x < 0, left, right))
+
+
+@jax.custom_jvp
+def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The derivative of log |Gamma(x)|, with an error below 1e-6 max(1, |value|); nan at the poles.
+
+    Left of -2.5, next to its roots, the error is below 1e-6 log(-x).
+
+    Examples:
+        >>> print(f"{digamma(10.0):.4f}")
+        2.2518
+    """
+    if jnp.result_type(x) != jnp.float32:
+        return jax.lax.digamma(x)
+    size, below_one, b = _pieces(x)
+    inverse = 1 / size
+    stirling = jnp.log(size) - inverse * (0.5 + inverse * polynomial(inverse**2, _DIGAMMA_REST))
+    middle = ((b - _ROOT[0]) - _ROOT[1]) * polynomial(b - 0.75, _DIGAMMA_MIDDLE)
+    rest = jnp.where(size < _EDGE, middle, stirling)
+    r = _fraction(x, size)
+    right = jnp.where(below_one, rest - inverse, rest)
+    left = jnp.where(below_one, rest, rest + inverse) - polynomial(r**2, _COTANGENT) / r
+    return jnp.where((x <= 0) & (r == 0), jnp.nan, jnp.where(x < 0, left, right))
+
+
+@lgamma.defjvp
+def _lgamma_jvp(primals, tangents):
+    return lgamma(*primals), digamma(*primals) * tangents[0]
+
+
+@digamma.defjvp
+def _digamma_jvp(primals, tangents):
+    return digamma(*primals), jax.lax.polygamma(jnp.ones_like(primals[0]), *primals) * tangents[0]
+
+
+def polynomial(x: Array, coefficients) -> Array:
+    """Sum of coefficients[k] x**k, by Horner's rule."""
+    total = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        total = total * x + c
+    return total
+
+
+def _pieces(x: Array) -> tuple[Array, Array, Array]:
+    # b is exact: the roots 1 and 2 of log Gamma stay roots
+    size = jnp.abs(x)
+    below_one = size < 1
+    return size, below_one, jnp.where(below_one, size, size - 1)
+
+
+def _fraction(x: Array, size: Array) -> Array:
+    return jnp.where(size < _ALL_INTEGERS, x - jnp.round(x), 0)
+
+
+def _log(x: Array) -> Array:
+    """log x for positive, finite and normal x: half the price of the one that minds zero, infinity and nan."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    # the power of two that leaves a factor between sqrt(1/2) and sqrt(2)
+    exponent = jax.lax.shift_right_arithmetic(bits - np.float32(np.sqrt(0.5)).view(np.int32), np.int32(23))
+    f = jax.lax.bitcast_convert_type(bits - jax.lax.shift_left(exponent, np.int32(23)), jnp.float32) - 1
+    return exponent.astype(jnp.float32) * np.float32(np.log(2)) + f * polynomial(f, _LOGARITHM)

@@ -15,10 +15,12 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
+from bbvi import special
 from bbvi.reads import CUMULATIVE, ELEMENTWISE, REDUCTIONS
 from bbvi.traces import bind, called, reached, run
 
 _MOST_UNROLLED = 16
+_FASTER = {"lgamma": special.lgamma, "digamma": special.digamma}
 Log = Callable[[], Array] | None
 
 
@@ -80,6 +82,8 @@ class _Rules:
         if name == "log" and values[0].log is not None:
             return Last(values[0].log())
         arrays = [_spread(value, eqn.outvars[0].aval.shape, self.num) for value in values]
+        if name in _FASTER:
+            return Last(_FASTER[name](arrays[0]))
         return Last(eqn.primitive.bind(*arrays, **eqn.params), _log_of(name, eqn, values, self.num))
 
     def _concatenate(self, eqn: Any, values: list[Any]) -> Last:

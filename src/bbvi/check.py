@@ -10,7 +10,7 @@ import numpy as np
 from bbvi.blankets import Blankets
 from bbvi.counter import Key, fold
 from bbvi.draws import AbstractDraws
-from bbvi.evaluate import Batch, Lambda, draw, group_terms, prior_terms, total
+from bbvi.evaluate import Batch, Lambda, draw_values, group_terms, prior_terms, total
 from bbvi.groups import AbstractGroups, Cohort
 from bbvi.model import Problem, Terms
 
@@ -151,14 +151,16 @@ def raise_if_not_finite(
 ) -> None:
     """Evaluate the first step's draws once more and raise at the first term that is not finite."""
     samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
-    beta = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples).values
+    beta, _ = draw_values(problem, problem.globals, params, draws=draws, key=key, samples=samples)
     _check_finite(prior_terms(problem, beta, data, len(samples)), beta, None)
     if batch is None:
         return
     for i, group in enumerate(np.asarray(batch.groups)):
         row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
         at = fold(key, int(group))
-        z = draw(problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own).values
+        z, _ = draw_values(
+            problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
+        )
         _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
 
 

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
+from bbvi.marks import mark
+
 Key = UInt32[Array, "2"]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -87,11 +89,19 @@ class Address(eqx.Module):
         key = jnp.stack([self.key[0], self.key[1] + jnp.asarray(part, jnp.uint32)])
         return threefry(key, self.sample, self.element)
 
+    def uniform(self, part: int | Array = 0) -> Float[Array, ""]:
+        """The first of `uniforms`."""
+        if jnp.result_type(float) == jnp.float32:
+            return mark(_open_unit(self.bits(part)[0]))
+        return self.uniforms(part)[0]
+
     def uniforms(self, part: int | Array = 0) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Two independent uniforms in the open interval (0, 1) of the default float type."""
         first, second = self.bits(part)
         if jnp.result_type(float) == jnp.float32:
-            return _open_unit(first), _open_unit(second)
+            # one array holds both: XLA on CPU would hash once for each array
+            both = mark(jax.lax.complex(_open_unit(first), _open_unit(second)))
+            return both.real, both.imag
         third, fourth = self.bits(jnp.asarray(part, jnp.uint32) + jnp.uint32(1 << 31))
         return _open_unit64(first, second), _open_unit64(third, fourth)
 

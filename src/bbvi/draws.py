@@ -1,7 +1,8 @@
 """Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float
 from bbvi.counter import Address, Key
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.latents import Latent
+from bbvi.stages import Staged, materialise
 
 _FLOATS_PER_CHUNK = 1 << 20
 
@@ -77,10 +79,6 @@ class Layout(NamedTuple):
         full = self.fold_size * self.folds == self.num and self.chunk * per_fold == self.fold_size
         return samples, None if full else (inside < self.fold_size) & (samples < self.num)
 
-    def in_fold(self, chunk: Array) -> Array:
-        """Which fold a chunk belongs to, as zeros and a one."""
-        return (jnp.arange(self.folds) == chunk // (self.num_chunks // self.folds)).astype(float)
-
 
 def layout(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Layout:
     """Cut the samples so that a chunk's arrays stay small."""
@@ -116,6 +114,69 @@ def draw_latent(
     return many(params, elements, samples)
 
 
+class Prepared(NamedTuple):
+    """A latent's lambda with what follows from it alone, for drawing and for the density."""
+
+    params: Params
+    drawing: Float[Array, "*factors _"]
+    density: Float[Array, "*factors _"]
+
+
+class Drawer:
+    """One latent's factors of q in stages: draws for many samples, log q_i and its score."""
+
+    def __init__(self, draws: AbstractDraws, name: str, latent: Latent):
+        self.latent, family = latent, latent.family
+        float_, word = jnp.result_type(float), jax.ShapeDtypeStruct((), jnp.uint32)
+        params = {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
+
+        def one(p: Params, key: Key, group: Array, element: Array, sample: Array) -> Array:
+            return draws.sample(name, family, p, Address(key, group, element, sample))
+
+        self._drawing = Staged(one, params, jax.ShapeDtypeStruct((2,), jnp.uint32), word, word, word)
+        self._density = Staged(lambda p, u: score(family, p, u), params, self._drawing.shape)
+
+    def prepare(self, params: Params) -> Prepared:
+        """`params` may have any axes before those of one factor's parameters."""
+        before = [self._drawing.before, self._density.before]
+        some, entry = next(iter(params.items()))
+        for _ in range(jnp.ndim(entry) - len(self.latent.family.parameters()[some].raw_shape())):
+            before = [jax.vmap(function) for function in before]
+        return Prepared(params, *(function(params) for function in before))
+
+    def coordinates(
+        self, on: Array, prepared: Prepared, key: Key, group: Array | int, samples: Array, lengths: dict[str, int]
+    ) -> Float[Array, "*values samples"]:
+        """Coordinates of the whole latent array for the samples with these numbers."""
+        elements, number = jnp.asarray(self.latent.elements(lengths)), jnp.asarray(group, jnp.uint32)
+        found: list[Array] = []
+        for stage in self._drawing.stages:
+            many = jax.vmap(stage, in_axes=(None, None, -1, None, None, None, 0), out_axes=-1)
+            for _ in self.latent.shape:
+                many = jax.vmap(many, in_axes=(0, 0, 0, None, None, 0, None))
+            arguments = (prepared.params, prepared.drawing, list(found), key, number, elements, samples)
+            found.append(materialise(on, many, *arguments))
+        return found[-1]
+
+    def density(self, on: Array, prepared: Prepared, coordinates: Array, finish: Callable[[Any], Any]) -> Any:
+        """`finish((log q_i, its score))` for every factor and sample."""
+        found: list[Any] = []
+        stages = self._density.stages
+        for number, stage in enumerate(stages, start=1):
+            many = jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1)
+            for _ in self.latent.shape:
+                many = jax.vmap(many)
+            last = finish if number == len(stages) else lambda value: value
+            whole = lambda *a, m=many, f=last: f(m(*a))  # noqa: E731
+            found.append(materialise(on, whole, prepared.params, prepared.density, list(found), coordinates))
+        return found[-1]
+
+
+def drawers(draws: AbstractDraws, latents: Mapping[str, Latent]) -> dict[str, Drawer]:
+    """A drawer for each latent."""
+    return {name: Drawer(draws, name, latent) for name, latent in latents.items()}
+
+
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
     """The z that the model sees."""
     many = jax.vmap(latent.family.value, in_axes=-1, out_axes=-1)
@@ -135,11 +196,6 @@ def floored_values(latent: Latent, coordinates: Array) -> Array:
 def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:
     """log q_i for every factor and sample."""
     return _over_factors(latent, latent.family.log_prob)(params, coordinates)
-
-
-def log_q_and_score(latent: Latent, params: Params, coordinates: Array) -> tuple[Array, Params]:
-    """log q_i and its gradient in lambda_i for every factor and sample."""
-    return _over_factors(latent, lambda p, u: score(latent.family, p, u))(params, coordinates)
 
 
 def _over_factors(latent: Latent, function):

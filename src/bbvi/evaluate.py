@@ -3,39 +3,40 @@
 Arrays have samples on the last axis. Groups go through in blocks that stay small in memory, bucket by bucket.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bbvi.blankets import Blankets
 from bbvi.counter import Key, fold, fold_names
 from bbvi.draws import (
     AbstractDraws,
+    Drawer,
     MonteCarlo,
+    Prepared,
     draw_latent,
     floored_values,
     latent_values,
     log_q,
-    log_q_and_score,
 )
 from bbvi.families import Params
 from bbvi.groups import cut_rows
 from bbvi.latents import Latent
 from bbvi.model import Problem, Terms
+from bbvi.stages import materialise, run_time_true
 from bbvi.target import Bucket, Target
 
 Lambda = dict[str, Params]
 Consume = Callable[[Any, Array, Params], Any]
 
-_FLOATS_PER_BLOCK = 1 << 20
+_FLOATS_PER_BLOCK = 1 << 17
 
 
 class Batch(NamedTuple):
-    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
+    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda, perhaps prepared.
 
     With `counts` the groups stand in the order of their buckets, that many in each.
     """
@@ -43,7 +44,7 @@ class Batch(NamedTuple):
     groups: Int[Array, " batch"]
     rows: Any
     lengths: dict[str, Array]
-    params: Lambda
+    params: Any
     counts: Int[Array, " buckets"] | None = None
 
 
@@ -76,12 +77,12 @@ class Shares(NamedTuple):
 
 def evaluate(
     target: Target,
-    params: Lambda,
+    prepared: Mapping[str, Prepared],
     data: Any,
     batch: Batch | None,
     *,
     rao_blackwell: bool,
-    draws: AbstractDraws,
+    latents: Mapping[str, Drawer],
     key: Key,
     samples: Array,
     counts: Array | None,
@@ -90,6 +91,7 @@ def evaluate(
 ) -> Chunk:
     """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples.
 
+    `prepared` and `batch.params` are lambda, prepared by the drawers of the `latents`.
     `counts` tells which samples count, where the last chunk is not full.
     """
     problem, blankets = target.problem, target.blankets
@@ -97,8 +99,10 @@ def evaluate(
     def masked(leaf: Array) -> Array:
         return leaf if counts is None else jnp.where(counts, leaf, 0)
 
-    drawn = draw(problem, problem.globals, params, draws=draws, key=key, samples=samples, counts=counts)
     on = run_time_true(key)
+    of_globals = {name: latents[name] for name in problem.globals}
+    of_locals = {name: latents[name] for name in problem.locals}
+    drawn = draw(problem, of_globals, prepared, key=key, samples=samples, on=on, counts=counts)
 
     def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
         return blankets.prior_factors(beta, data, len(samples), logs)
@@ -110,7 +114,7 @@ def evaluate(
         scale = problem.num_groups / len(batch.groups)
 
         def block(bucket: Bucket, part: Batch, real: Array | None, part_states: Any) -> tuple[Shares, Any]:
-            found, terms, ratios = _groups(bucket, drawn, part, draws, key, samples, counts)
+            found, terms, ratios = _groups(bucket, drawn, part, of_locals, key, samples, counts)
             indices = jax.vmap(bucket.blankets.indices)(part.rows)
             ratios = ratios if real is None else jnp.where(real[:, None], ratios, 0)
             local_elbo = ratios.sum(0)
@@ -159,15 +163,14 @@ def _local_log_p(blankets: Blankets, latent: str, terms: Terms, indices: list[Ar
 
 def draw(
     problem: Problem,
-    latents: dict[str, Latent],
-    params: Lambda,
+    latents: Mapping[str, Drawer],
+    prepared: Mapping[str, Prepared],
     *,
-    draws: AbstractDraws,
     key: Key,
     samples: Array,
     group: Array | int = 0,
     own: dict[str, Array] | None = None,
-    on: Array | None = None,
+    on: Array,
     counts: Array | None = None,
 ) -> Drawn:
     """Draw these latents (of one group, if they are local) and evaluate log q and its score.
@@ -175,22 +178,18 @@ def draw(
     `own` has the group's lengths; `on` a condition for `materialise` that does not depend on the group; `counts`
     tells which samples count.
     """
-    on = run_time_true(key) if on is None else on
     values, logs, log_q_i, score, floored = {}, {}, {}, {}, jnp.int32(0)
     keys = fold_names(key, list(latents))
-    for name, latent in latents.items():
+    for name, drawer in latents.items():
+        latent = drawer.latent
         keep = latent.mask(problem.lengths, own) if own is not None and latent.ragged_axes else None
 
-        def coordinates(p: Params, k: Key, name: str = name, latent: Latent = latent) -> Array:
-            return draw_latent(draws, name, latent, p, key=k, group=group, samples=samples, lengths=problem.lengths)
+        def masked(found: Any, keep: Array | None = keep) -> Any:
+            return jax.tree.map(lambda leaf: _mask(keep, leaf), found)
 
-        def density(p: Params, u: Array, latent: Latent = latent, keep: Array | None = keep) -> tuple[Any, ...]:
-            density, gradient = log_q_and_score(latent, p, u)
-            masked = jax.tree.map(lambda leaf: _mask(keep, leaf), (density, gradient))
-            return *masked, latent_values(latent, u)
-
-        u = materialise(on, coordinates, params[name], keys[name])
-        log_q_i[name], score[name], values[name] = materialise(on, density, params[name], u)
+        u = drawer.coordinates(on, prepared[name], keys[name], group, samples, problem.lengths)
+        log_q_i[name], score[name] = drawer.density(on, prepared[name], u, masked)
+        values[name] = materialise(on, lambda u, latent=latent: latent_values(latent, u), u)
         log = latent.family.log_value(u)
         if log is not None:
             logs[name] = log
@@ -210,36 +209,21 @@ def draw_values(
     samples: Array,
     group: Array | int = 0,
     own: dict[str, Array] | None = None,
+    draws: AbstractDraws | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
-    """Independent draws of these latents and the total of log q, without scores."""
-    draws, keys = MonteCarlo(samples.shape[0]), fold_names(key, list(latents))
+    """Draws of these latents, independent ones by default, and the total of log q, without scores."""
+    draws, keys = draws or MonteCarlo(samples.shape[0]), fold_names(key, list(latents))
     values: dict[str, Array] = {}
     log_q_total: Any = 0.0
     for name, latent in latents.items():
         u = draw_latent(
-            draws, name, latent, params[name], key=keys[name], group=0, samples=samples, lengths=problem.lengths
+            draws, name, latent, params[name], key=keys[name], group=group, samples=samples, lengths=problem.lengths
         )
         values[name], density = latent_values(latent, u), log_q(latent, params[name], u)
         if own is not None and latent.ragged_axes:
             density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
         log_q_total = log_q_total + total({name: density})
     return values | problem.place(key, samples, group), log_q_total
-
-
-def run_time_true(key: Key) -> Array:
-    """True, which the compiler cannot know."""
-    return (key[0] | np.uint32(1)) != 0
-
-
-def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a stage so that its results are stored once.
-
-    XLA on CPU would otherwise copy a cheap-looking producer, such as the random numbers, into every consumer:
-    more to compile and more to compute. A condition that is always true, though the compiler cannot know, stops it.
-    """
-    shapes = jax.eval_shape(stage, *arguments)
-    zeros = lambda *_: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
-    return jax.lax.cond(on, stage, zeros, *arguments)
 
 
 def prior_terms(problem: Problem, beta: dict[str, Array], data: Any, num: int) -> Terms:
@@ -255,16 +239,16 @@ def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], r
 
 
 def _groups(
-    bucket: Bucket, beta: Drawn, batch: Batch, draws: AbstractDraws, key: Key, samples: Array, counts: Any
+    bucket: Bucket, beta: Drawn, batch: Batch, latents: Mapping[str, Drawer], key: Key, samples: Array, counts: Any
 ) -> tuple[Drawn, Terms, Float[Array, "groups samples"]]:
     """Draw and evaluate a block of groups: draws, factors and log p - log q, groups first and samples last."""
     problem, blankets, on = bucket.problem, bucket.blankets, run_time_true(key)
 
-    def one(group, row, own, params):
+    def one(group, row, own, prepared):
         local_key = fold(key, group)
         drawn = draw(
-            problem, problem.locals, params,
-            draws=draws, key=local_key, samples=samples, group=group, own=own, on=on, counts=counts,
+            problem, latents, prepared,
+            key=local_key, samples=samples, group=group, own=own, on=on, counts=counts,
         )  # fmt: skip
 
         def terms_at(b: dict[str, Array], z: dict[str, Array], logs: dict[str, Array]) -> Terms:
@@ -342,6 +326,12 @@ def _loop(
     if exact and count == size:
         return block(bucket, batch, None, states)
 
+    # traced once, for its shapes and for the loop
+    traced = jax.jit(lambda part, real, old: block(bucket, part, real, old))
+
+    def some(at: Any) -> Array | None:
+        return None if exact or size == 1 else at + jnp.arange(size) < first + count
+
     def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         sums, states = carry
         at = first + number * size
@@ -349,8 +339,8 @@ def _loop(
         old = _cut_latents(
             bucket.problem, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), states)
         )
-        real = None if exact or size == 1 else at + jnp.arange(size) < first + count
-        shares, new = block(bucket, part, real, old)
+        real = some(at)
+        shares, new = traced(part, real, old)
         new = (
             new if real is None else jax.tree.map(lambda n, o: jnp.where(_mask(real, jnp.ones_like(n)), n, o), new, old)
         )
@@ -359,12 +349,9 @@ def _loop(
         )
         return jax.tree.map(jnp.add, sums, shares), states
 
-    def shapes() -> Any:
-        part = _cut(target, bucket, jax.tree.map(lambda leaf: leaf[:size], batch))
-        old = _cut_latents(bucket.problem, jax.tree.map(lambda leaf: leaf[:size], states))
-        return block(bucket, part, None, old)[0]
-
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(shapes))
+    part, old = jax.tree.map(lambda leaf: leaf[:size], (batch, states))
+    shares, _ = jax.eval_shape(traced, _cut(target, bucket, part), some(0), _cut_latents(bucket.problem, old))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shares)
     return jax.lax.fori_loop(0, -(-count // size), body, (zero, states))
 
 

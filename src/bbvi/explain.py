@@ -10,8 +10,7 @@ import scipy.sparse as sparse
 
 from bbvi.blankets import Blankets, find_blankets
 from bbvi.counter import fold, seed_key
-from bbvi.draws import MonteCarlo
-from bbvi.evaluate import Lambda, draw
+from bbvi.evaluate import Lambda, draw_values
 from bbvi.groups import AbstractGroups, Cohort
 from bbvi.model import AnyModel, Problem, bind
 from bbvi.patterns import AbstractPattern, Reduction
@@ -226,11 +225,10 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
     def totals(params: Lambda) -> dict[str, Any]:
         samples = jnp.arange(_NUM_DRAWS, dtype=jnp.uint32)
         key = seed_key(0)
-        common: dict[str, Any] = {"draws": MonteCarlo(_NUM_DRAWS), "samples": samples}
-        beta = draw(problem, problem.globals, params, key=key, **common).values
+        beta, _ = draw_values(problem, problem.globals, params, key=key, samples=samples)
         found = dict(blankets.prior_factors(beta, data, _NUM_DRAWS))
         if problem.num_groups:
-            z = draw(problem, problem.locals, params, key=fold(key, 0), **common).values
+            z, _ = draw_values(problem, problem.locals, params, key=fold(key, 0), samples=samples)
             found |= blankets.group_factors(beta, z, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 

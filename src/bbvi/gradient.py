@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate
 from bbvi.counter import Key
-from bbvi.draws import AbstractDraws, Layout, layout
+from bbvi.draws import AbstractDraws, Layout, drawers, layout
 from bbvi.evaluate import Batch, Chunk, Lambda, evaluate
 from bbvi.families import Params
 from bbvi.target import Target
@@ -89,6 +89,11 @@ class Score(AbstractGradient):
     def estimate(self, target, params, data, batch, *, draws, key):
         variate = self._variate()
         cut = layout(draws, target.floats_per_draw, variate.folds)
+        latents = drawers(draws, target.problem.latents)
+        zero = _zero_states(variate, target, params, batch, cut)
+        prepared = {name: latents[name].prepare(params[name]) for name in target.problem.globals}
+        if batch is not None:
+            batch = batch._replace(params={name: latents[name].prepare(p) for name, p in batch.params.items()})
 
         def visit(chunk: Array, consume: Any, states: Any) -> Chunk:
             samples, counts = cut.samples(chunk)
@@ -98,12 +103,11 @@ class Score(AbstractGradient):
                 return consume(state, *folds)
 
             return evaluate(
-                target, params, data, batch,
-                rao_blackwell=self.rao_blackwell, draws=draws, key=key, samples=samples, counts=counts,
+                target, prepared, data, batch,
+                rao_blackwell=self.rao_blackwell, latents=latents, key=key, samples=samples, counts=counts,
                 states=states, consume=split,
             )  # fmt: skip
 
-        zero = _zero_states(variate, target, params, batch, cut)
         states, elbo, floored = _all_chunks(variate, visit, cut, zero)
         if variate.two_passes and cut.num_chunks > 1:
             states = _second_pass(variate, visit, cut, states)
@@ -128,7 +132,7 @@ def _zero_states(
     def zero(name: str, entries: Params, batch_shape: tuple[int, ...]) -> Sums:
         weight = jax.ShapeDtypeStruct((*batch_shape, *target.problem.shape(name), *samples), jnp.result_type(float))
         score = {p: jax.ShapeDtypeStruct((*jnp.shape(leaf), *samples), leaf.dtype) for p, leaf in entries.items()}
-        shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1, :1], w, h, cut, 0), weight, score)
+        shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1, :1], w, h, cut), weight, score)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     fitted = target.problem.globals if target.fit_globals else ()
@@ -139,18 +143,15 @@ def _zero_states(
     }
 
 
-def _sums(
-    variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout, chunk: Array | int
-) -> Sums:
+def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> Sums:
     """The sums over one chunk."""
     centred = weight - shift if variate.shift_invariant else weight
     sums = variate.sums(centred, score)
     squares = jax.tree.map(lambda h: (h**2).sum(-1), score)
-    if cut.num_chunks == 1:
-        nowhere = jax.tree.map(jnp.zeros_like, sums)
-        return Sums(shift, sums, squares, variate.revisit(nowhere, centred, score))
-    fold = cut.in_fold(chunk)
-    return Sums(shift, *jax.tree.map(lambda leaf: leaf * fold.astype(leaf.dtype), (sums, squares)), None)
+    if cut.num_chunks > 1:
+        return Sums(shift, sums, squares, None)
+    nowhere = jax.tree.map(jnp.zeros_like, sums)
+    return Sums(shift, sums, squares, variate.revisit(nowhere, centred, score))
 
 
 def _all_chunks(
@@ -159,18 +160,22 @@ def _all_chunks(
     """The sums over all samples, of each latent and of the ELBO, in the memory of one chunk."""
 
     def first(state: Sums, weight: Array, score: Any) -> Sums:
-        return _sums(variate, weight[..., :1, :1], weight, score, cut, 0)
+        return _sums(variate, weight[..., :1, :1], weight, score, cut)
 
     if cut.num_chunks == 1:
         chunk = visit(jnp.uint32(0), first, zero)
         return chunk.states, _elbo_sums(chunk.elbo, chunk.elbo[0], cut, jnp.uint32(0)), chunk.floored
 
-    def sum_up(carry, chunk):
+    per_fold = cut.num_chunks // cut.folds
+
+    def add_chunk(carry, chunk):
         states, (shift, total, squares), floored = carry
 
         def consume(state: Sums, weight: Array, score: Any) -> Sums:
             shift = jnp.where(chunk == 0, weight[..., :1, :1], state.shift)
-            new = _sums(variate, shift, weight, score, cut, chunk)
+            new = _sums(variate, shift, weight, score, cut)
+            if per_fold == 1:
+                return new
             added = jax.tree.map(jnp.add, (state.sums, state.squares), (new.sums, new.squares))
             return Sums(shift, *added, None)
 
@@ -179,10 +184,27 @@ def _all_chunks(
         _, more, more_squares = _elbo_sums(seen.elbo, shift, cut, chunk)
         return (seen.states, (shift, total + more, squares + more_squares), floored + seen.floored), None
 
+    def fold(carry, number):
+        shifts, elbo, floored = carry
+        start = _map(lambda s, shift: s._replace(shift=shift), zero, shifts)
+        chunks = number * per_fold + jnp.arange(per_fold, dtype=jnp.uint32)
+        if per_fold == 1:
+            (states, elbo, floored), _ = add_chunk((start, elbo, floored), chunks[0])
+        else:
+            (states, elbo, floored), _ = jax.lax.scan(add_chunk, (start, elbo, floored), chunks)
+        # the shift is handed on, the sums of each fold are kept
+        return (_map(lambda s: s.shift, states), elbo, floored), _map(lambda s: s._replace(shift=None), states)
+
     none = jnp.zeros(())
-    start = (zero, (none, none, none), jnp.int32(0))
-    (states, elbo, floored), _ = jax.lax.scan(sum_up, start, jnp.arange(cut.num_chunks, dtype=jnp.uint32))
-    return states, elbo, floored
+    start = (_map(lambda s: s.shift, zero), (none, none, none), jnp.int32(0))
+    numbers = jnp.arange(cut.folds, dtype=jnp.uint32)
+    (shifts, elbo, floored), folds = jax.lax.scan(fold, start, numbers)
+    folds = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), folds)
+    return _map(lambda s, shift: s._replace(shift=shift), folds, shifts), elbo, floored
+
+
+def _map(function: Any, states: Any, *rest: Any) -> Any:
+    return jax.tree.map(function, states, *rest, is_leaf=lambda node: isinstance(node, Sums))
 
 
 def _elbo_sums(samples: Array, shift: Array, cut: Layout, chunk: Array) -> tuple[Array, Array, Array]:
@@ -194,13 +216,8 @@ def _elbo_sums(samples: Array, shift: Array, cut: Layout, chunk: Array) -> tuple
 def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, states: Any) -> Any:
     """Draw the same samples once more, now that the sums over all of them are known."""
 
-    def is_sums(node: Any) -> bool:
-        return isinstance(node, Sums)
-
     # a revisit leaves one sum for each squared score
-    begin = jax.tree.map(
-        lambda s: s._replace(revisited=jax.tree.map(jnp.zeros_like, s.squares)), states, is_leaf=is_sums
-    )
+    begin = _map(lambda s: s._replace(revisited=jax.tree.map(jnp.zeros_like, s.squares)), states)
 
     def consume(state: Sums, weight: Array, score: Any) -> Sums:
         centred = weight - state.shift if variate.shift_invariant else weight

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from bbvi.counter import Address
 from bbvi.gamma_quantile import log_gamma_quantile
+from bbvi.marks import mark
 from bbvi.special import polynomial
 
 # Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / scale, for u from 2**-24 to 1 - 2**-24 (tools/fit_special.py)
@@ -20,7 +21,7 @@ _NORMAL = (
 
 def standard_normal(address: Address) -> Float[Array, ""]:
     """A standard normal by inversion."""
-    return inverse_normal(address.uniforms()[0])
+    return mark(inverse_normal(address.uniform()))
 
 
 def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
@@ -42,5 +43,5 @@ def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Arr
     """
     small = concentration < 1
     u, w = address.uniforms(part)
-    log_z = log_gamma_quantile(inverse_normal(u), jnp.where(small, concentration + 1, concentration))
+    log_z = log_gamma_quantile(mark(inverse_normal(u)), jnp.where(small, concentration + 1, concentration))
     return log_z + jnp.log(w) * jnp.where(small, 1 / concentration, 0)

@@ -90,7 +90,9 @@ class _Rules:
         axis = eqn.params["dimension"]
 
         def joined(parts: list[Any]) -> Array:
-            return lax.concatenate([_spread(p, a.aval.shape, self.num) for p, a in zip(parts, eqn.invars)], axis)
+            return lax.concatenate(
+                [_spread(p, a.aval.shape, self.num) for p, a in zip(parts, eqn.invars, strict=True)], axis
+            )
 
         return Last(joined(values), _all_logs(values, joined))
 
@@ -109,20 +111,23 @@ class _Rules:
             if more == has:
                 break
             has = more
-        consts = values[:num_consts]
-        carried, over = has[num_consts : num_consts + num_carry], has[num_consts + num_carry :]
+        consts, last = values[:num_consts], num_consts + num_carry
+        carried, over = has[num_consts:last], has[last:]
         init = [
             _spread(v, a.aval.shape, num) if yes else jnp.asarray(v, a.aval.dtype)
-            for v, a, yes in zip(values[num_consts:], eqn.invars[num_consts : num_consts + num_carry], carried)
+            for v, a, yes in zip(values[num_consts:last], eqn.invars[num_consts:last], carried, strict=True)
         ]
-        xs = [v.array if isinstance(v, Last) else v for v in values[num_consts + num_carry :]]
+        xs = [v.array if isinstance(v, Last) else v for v in values[last:]]
         marks: list[bool] = []
 
         def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
             held = [Last(c) if yes else c for c, yes in zip(carry, carried, strict=True)]
             now = [Last(v) if yes else v for v, yes in zip(x, over, strict=True)]
             made = run(body, [*consts, *held, *now], body.jaxpr.outvars, special=self)
-            new = [_spread(v, a.aval.shape, num) if yes else v for v, a, yes in zip(made, body.jaxpr.outvars, carried)]
+            new = [
+                _spread(v, a.aval.shape, num) if yes else v
+                for v, a, yes in zip(made[:num_carry], body.jaxpr.outvars[:num_carry], carried, strict=True)
+            ]
             marks[:] = [isinstance(v, Last) for v in made[num_carry:]]
             return new, [v.array if isinstance(v, Last) else jnp.asarray(v) for v in made[num_carry:]]
 

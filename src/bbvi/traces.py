@@ -1,6 +1,6 @@
 """A trace of the user's function: running parts of it, and what enters what."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax.extend import source_info_util
@@ -16,19 +16,26 @@ Special = Callable[[Any, list[Any], Any], list[Any] | None]
 
 
 def run(
-    closed: ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], special: Special | None = None, call: Any = None
+    closed: ClosedJaxpr,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    special: Special | None = None,
+    call: Any = None,
+    given: Mapping[Any, Any] | None = None,
 ) -> list[Any]:
     """The values of these variables, computing no more than they need; inputs that are not needed may be None.
 
     `special(equation, inputs, source)` may compute an equation in another way. `call` is where the whole is called.
+    `given` has the values of variables on the way that are known.
     """
     jaxpr = closed.jaxpr
     env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *inputs], strict=True))
+    env.update(given or {})
 
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]
 
-    for eqn in _leading_to(jaxpr, outputs, effects=all(v is not None for v in inputs)):
+    for eqn in _leading_to(jaxpr, outputs, given or {}, effects=all(v is not None for v in inputs)):
         values = [value(atom) for atom in eqn.invars]
         # a function that was compiled long ago stands where it is called now
         source = eqn.source_info if call is None or place_of(eqn.source_info, inside_call=True) else call
@@ -69,12 +76,12 @@ def reached(jaxpr: Jaxpr, variables: Sequence[Any]) -> set[Any]:
     return found
 
 
-def _leading_to(jaxpr: Jaxpr, outputs: Sequence[Any], *, effects: bool) -> list[Any]:
+def _leading_to(jaxpr: Jaxpr, outputs: Sequence[Any], given: Mapping[Any, Any], *, effects: bool) -> list[Any]:
     """The equations these variables come from, and those with side effects such as printing if asked for."""
     needed = {atom for atom in outputs if not isinstance(atom, Literal)}
     kept = []
     for eqn in reversed(jaxpr.eqns):
-        if (effects and eqn.effects) or any(v in needed for v in eqn.outvars):
+        if (effects and eqn.effects) or any(v in needed and v not in given for v in eqn.outvars):
             kept.append(eqn)
             needed.update(atom for atom in eqn.invars if not isinstance(atom, Literal))
     return kept[::-1]

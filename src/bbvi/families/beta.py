@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 from jax.nn import sigmoid, softplus
-from jax.scipy.special import gammaln, logsumexp
+from jax.scipy.special import logsumexp
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
 from bbvi.samplers import log_gamma
+from bbvi.special import lgamma
 
 
 class Beta(AbstractFamily):
@@ -54,7 +55,7 @@ class Beta(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         a, b = self._both(params)
-        normaliser = gammaln(a + b) - gammaln(a) - gammaln(b)
+        normaliser = lgamma(a + b) - lgamma(a) - lgamma(b)
         return normaliser - (a - 1) * softplus(-coordinates) - (b - 1) * softplus(coordinates)
 
     def centred(self, value):
@@ -118,7 +119,7 @@ class Dirichlet(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         a = self._concentrations(params)
-        return ((a - 1) * coordinates - gammaln(a)).sum() + gammaln(a.sum())
+        return ((a - 1) * coordinates - lgamma(a)).sum() + lgamma(a.sum())
 
     def centred(self, value):
         return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}

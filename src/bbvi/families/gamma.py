@@ -3,19 +3,20 @@
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
-from jax.scipy.special import gammaln
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
+from bbvi.marks import mark
 from bbvi.samplers import log_gamma
+from bbvi.special import lgamma
 
 
 def _gamma_log_prob(log_concentration: Array, log_mean: Array, log_z: Array) -> Array:
     a = jnp.exp(log_concentration)
     shifted = log_z - log_mean  # log(z / mean): the density of z / mean has no other scale in it
-    return a * (log_concentration + shifted - jnp.exp(shifted)) - log_z - gammaln(a)
+    return a * (log_concentration + shifted - mark(jnp.exp(shifted))) - log_z - lgamma(a)
 
 
 class Gamma(AbstractFamily):

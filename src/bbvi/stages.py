@@ -1,0 +1,94 @@
+"""A function of one factor's parameters and one draw, taken apart into what can be computed once and in stages.
+
+What depends on the parameters alone, such as lgamma(a) or the coefficients of a quantile function, is computed once
+for all draws and chunks of draws. The rest falls into stages at the values that a function marks: XLA on CPU runs
+short loops faster than a long one, and would otherwise compute a value again for each result that needs it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+from jaxtyping import Array, Float
+
+from bbvi.marks import is_mark
+from bbvi.retrace import retrace
+from bbvi.traces import reached, run
+
+
+def run_time_true(key: Array) -> Array:
+    """True, which the compiler cannot know."""
+    return (key[0] | np.uint32(1)) != 0
+
+
+def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a stage so that its results are stored once.
+
+    XLA on CPU would otherwise copy a cheap-looking producer, such as the random numbers, into every consumer:
+    more to compile and more to compute. A condition that is always true, though the compiler cannot know, stops it.
+    """
+    stage = jax.jit(stage)  # traced once
+    shapes = jax.eval_shape(stage, *arguments)
+    zeros = lambda *_: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
+    return jax.lax.cond(on, stage, zeros, *arguments)
+
+
+class Staged:
+    """`function(params, *draw)` of one factor and one draw, taken apart.
+
+    `before(params)` is a vector of what the draw does not enter; `stages` are functions
+    `(params, before, earlier, *draw) -> value` of which each gets the values of the earlier ones, and the last one's
+    is the result.
+    """
+
+    def __init__(self, function: Callable[..., Any], params: Any, *draw: Any):
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(params, *draw)
+        #: what the function returns
+        self.shape = shape
+        self._closed, self._tree = retrace(closed, {}), jax.tree.structure(shape)
+        self._num = len(jax.tree.leaves(params))
+        jaxpr = self._closed.jaxpr
+        entered = reached(jaxpr, jaxpr.invars[self._num :])
+        used = [atom for eqn in jaxpr.eqns if any(v in entered for v in eqn.outvars) for atom in eqn.invars]
+        made = reached(jaxpr, jaxpr.invars[: self._num]) - entered - set(jaxpr.invars)
+        self._kept: list[Any] = list(
+            dict.fromkeys(
+                atom
+                for atom in [*used, *jaxpr.outvars]
+                if not isinstance(atom, Literal) and atom in made and jnp.issubdtype(atom.aval.dtype, jnp.floating)
+            )
+        )
+        self._marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in entered]
+
+    def before(self, params: Any) -> Float[Array, " kept"]:
+        """What does not depend on the draw, in one vector."""
+        others = [None] * (len(self._closed.jaxpr.invars) - self._num)
+        values = run(self._closed, [*jax.tree.leaves(params), *others], self._kept)
+        return jnp.concatenate([jnp.ravel(v) for v in values]) if values else jnp.zeros(0)
+
+    @property
+    def stages(self) -> list[Callable[..., Any]]:
+        steps: list[Callable[..., Any]] = [
+            self._stage([eqn.invars[0]], number) for number, eqn in enumerate(self._marks)
+        ]
+        last = self._stage(self._closed.jaxpr.outvars, len(self._marks))
+        return [*[lambda *a, s=step: s(*a)[0] for step in steps], lambda *a: jax.tree.unflatten(self._tree, last(*a))]
+
+    def _stage(self, outputs: Sequence[Any], number: int) -> Callable[..., list[Array]]:
+        def stage(params: Any, before: Array, earlier: Sequence[Array], *draw: Any) -> list[Array]:
+            given, offset = {}, 0
+            for variable in self._kept:
+                size = int(np.prod(variable.aval.shape))
+                given[variable] = before[offset : offset + size].reshape(variable.aval.shape)
+                offset += size
+            for eqn, value in zip(self._marks[:number], earlier, strict=True):
+                given[eqn.outvars[0]] = value
+                if not isinstance(eqn.invars[0], Literal):
+                    given[eqn.invars[0]] = value
+            inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
+            return run(self._closed, inputs, outputs, given=given)
+
+        return stage

@@ -51,14 +51,14 @@ def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     if jnp.result_type(x) != jnp.float32:
         return jax.lax.lgamma(x)
     size, below_one, b = _pieces(x)
-    log_size, inverse = _log(size), 1 / size
+    log_size, inverse = quick_log(size), 1 / size
     stirling = (size - 0.5) * (log_size - 1) + (_HALF_LOG_2PI - 0.5) + inverse * polynomial(inverse**2, _REST)
     middle = b * (b - 1) * polynomial(b - 0.75, _MIDDLE)  # log Gamma(size), or log Gamma(size + 1) below one
     rest = jnp.where(size < _EDGE, middle, stirling)
     right = jnp.where(below_one, rest - log_size, rest)
     r = _fraction(x, size)
     sine = jnp.abs(r * polynomial(r**2, _SINE))
-    left = _LOG_PI - _log(sine * jnp.where(below_one, 1, size)) - rest
+    left = _LOG_PI - quick_log(sine * jnp.where(below_one, 1, size)) - rest
     return jnp.where((x <= 0) & (r == 0), jnp.inf, jnp.where(x < 0, left, right))
 
 
@@ -114,8 +114,10 @@ def _fraction(x: Array, size: Array) -> Array:
     return jnp.where(size < _ALL_INTEGERS, x - jnp.round(x), 0)
 
 
-def _log(x: Array) -> Array:
-    """log x for positive, finite and normal x: half the price of the one that minds zero, infinity and nan."""
+def quick_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Log x for positive, finite and normal x: half the price of the one that minds zero, infinity and nan."""
+    if jnp.result_type(x) != jnp.float32:
+        return jnp.log(x)
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     # the power of two that leaves a factor between sqrt(1/2) and sqrt(2)
     exponent = jax.lax.shift_right_arithmetic(bits - np.float32(np.sqrt(0.5)).view(np.int32), np.int32(23))

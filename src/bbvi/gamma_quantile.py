@@ -45,13 +45,14 @@ def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> 
 
 
 def _log_gamma_quantile_jvp(primals, tangents):
-    value = _evaluate(*primals)
+    x, concentration = primals
+    value = _evaluate(x, concentration)
     tangent = jnp.zeros_like(value)
-    for i, change in enumerate(tangents):
+    functions = (lambda x: _evaluate(x, concentration), lambda a: _evaluate(x, a))
+    for function, at, change in zip(functions, primals, tangents, strict=True):
         if not isinstance(change, SymbolicZero):
             # one slope per draw: without it the way back would add up powers of x for every coefficient
-            along = lambda p, i=i: _evaluate(*primals[:i], p, *primals[i + 1 :])  # noqa: E731
-            tangent = tangent + jax.jvp(along, (primals[i],), (jnp.ones_like(primals[i]),))[1] * change
+            tangent = tangent + jax.jvp(function, (at,), (jnp.ones_like(at),))[1] * change
     return value, tangent
 
 

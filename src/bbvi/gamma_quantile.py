@@ -33,7 +33,7 @@ def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> 
     With s = 1 / sqrt(a), log z = log a + s x + s**2 Q(x, s) by the expansion of Cornish and Fisher (1938), and Q is
     a fitted polynomial: of degree 13 in x, on two pieces, with coefficients that depend on s alone and so are common to
     all draws of a factor. The fit is within 1e-7 of log z for |x| < 5.45; beyond, where only double precision gets,
-    once in twenty million draws, Q stays constant. Single precision rounds to 1.5e-6 + 1.5e-7 |log z|.
+    once in twenty million draws, Q stays constant. Single precision rounds to 2.5e-6 + 2e-7 |log z|.
     The derivative in the concentration is the implicit one, that of z at a fixed probability.
 
     Examples:

@@ -110,10 +110,11 @@ def test_leave_one_out_keeps_its_accuracy_when_one_draw_dominates(p):
         outer[:, s] = (weight * squares)[:, others].sum(1) / squares[:, others].sum(1)
     exact = ((weight - outer) * h).mean(1)
     variate = bbvi.LeaveOneOut()
-    w32, score = jnp.asarray(weight[:, None], jnp.float32), {"logits": jnp.asarray(h[:, None], jnp.float32)}
+    w32, score = jnp.asarray(weight, jnp.float32), {"logits": jnp.asarray(h, jnp.float32)}
     sums = variate.sums(w32, score)
     nothing = jax.tree.map(jnp.zeros_like, sums)
-    found = variate.gradient(sums, {}, variate.revisit(nothing, w32, score), 100)["logits"]
+    revisited = jax.tree.map(lambda leaf: leaf[..., None], variate.revisit(nothing, w32, score))
+    found = variate.gradient(sums, {}, revisited, 100)["logits"]
     np.testing.assert_allclose(found, exact, atol=1e-5)
 
 

@@ -5,6 +5,7 @@ is analytic in both. Its nearest singularities in x lie about -2.5 +- 2.5 i over
 gets a polynomial in x (Chebyshev, on the piece) whose coefficients are polynomials in s (Chebyshev, on [0, 1]).
 """
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,5 +35,5 @@ def fit(low, high, *, nodes=48):
 
 
 if __name__ == "__main__":
-    pieces = [fit(low, high) for low, high in zip(ENDS[:-1], ENDS[1:], strict=True)]
+    pieces = [fit(low, high) for low, high in pairwise(ENDS)]
     np.savetxt(TABLE, np.concatenate(pieces, axis=1), fmt="%.10f", delimiter=",")

@@ -18,10 +18,14 @@ from bbvi.factors import Factors, is_array
 from bbvi.host import PLACE_WORDS
 from bbvi.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.model import Problem, Terms, Values
-from bbvi.patterns import AbstractPattern, recognise, whole
+from bbvi.patterns import AbstractPattern, Reduction, recognise, sum_over, whole
 from bbvi.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.reads import Lost, reads
 from bbvi.samples_last import Last, run_last
+
+Patterns = Mapping[str, Mapping[str, AbstractPattern]]
+#: of each array of factors, its sums over some axes
+Sums = dict[str, dict[tuple[int, ...], Array]]
 
 
 class Part(NamedTuple):
@@ -98,20 +102,33 @@ class Blankets:
         """What each look-up by the data of a group looks up."""
         return self._group.indices(row)
 
-    def log_p(self, part: Mapping[str, Mapping[str, AbstractPattern]], latent: str, terms: Terms) -> Array | float:
-        """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it."""
-        total: Array | float = 0.0
-        for name, pattern in part.get(latent, {}).items():
-            total = total + pattern.sum(terms[name])
-        return total
+    def sums(self, part: Patterns, terms: Terms) -> Sums:
+        """The sums over axes of the terms that any latent needs, each once, and those over all."""
+        wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
+        for of_latent in part.values():
+            for name, pattern in of_latent.items():
+                if isinstance(pattern, Reduction):
+                    wanted[name][pattern.summed] = None
+        found: Sums = {}
+        for name, term in terms.items():
+            made = {axes: sum_over(term, axes) for axes in wanted[name] if axes}
+            smallest = min(made.values(), key=lambda leaf: leaf.size, default=term)
+            everything = tuple(range(term.ndim - 1))
+            made[everything] = made.get(everything, sum_over(smallest, tuple(range(smallest.ndim - 1))))
+            found[name] = made
+        return found
 
-    def narrow_log_p(
-        self, part: Mapping[str, Mapping[str, AbstractPattern]], latent: str, terms: Terms
-    ) -> Array | float:
-        """The same before it is spread: of size 1 along the axes on which all factors have the same."""
+    def log_p(self, part: Patterns, latent: str, terms: Terms, sums: Sums) -> Array | float:
+        """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it.
+
+        `sums` are those of `Blankets.sums`. An axis along which all factors have the same may have size 1.
+        """
         total: Array | float = 0.0
         for name, pattern in part.get(latent, {}).items():
-            total = total + pattern.narrow_sum(terms[name])
+            if isinstance(pattern, Reduction) and pattern.summed:
+                total = total + pattern.arranged(sums[name][pattern.summed])
+            else:
+                total = total + pattern.narrow_sum(terms[name])
         return total
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:

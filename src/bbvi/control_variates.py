@@ -1,9 +1,9 @@
 """Section 3.2: control variates. f = score * (log p_i - log q_i), h = score, and f - a h in place of f.
 
-The last two axes of all arrays are folds and the samples of a fold: `weight` (log p_i - log q_i) is
-(*factors, folds, samples), each entry of `score` is (*factors, *parameter, folds, samples). Draws that do not count
-come with a score of zero. `sums`, with folds on the last axis, are added over chunks of samples; `revisit` sees the
-same chunks again, with the sums over all others.
+Arrays have one axis of factors first and samples last, perhaps with an axis of folds before them: `weight`
+(log p_i - log q_i) is (factors, *folds, samples), each entry of `score` is (factors, *parameter, *folds, samples).
+Draws that do not count come with a score of zero. `sums` are added over chunks of samples; `revisit` sees the same
+chunks again, with the sums over all others. `gradient` gets them with any axes of factors, and folds last.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-Weight = Float[Array, "*factors folds samples"]
+Weight = Float[Array, "factors *folds samples"]
 Scores = dict[str, Array]
 
 
@@ -172,9 +172,9 @@ def _product(weight: Weight, score: Scores) -> Scores:
 
 
 def _insert(weight: Array, like: Array) -> Array:
-    """Give `weight` (*factors, folds, samples) the parameter axes of `like`."""
+    """Give `weight` (factors, *folds, samples) the parameter axes of `like`."""
     extra = (1,) * (like.ndim - weight.ndim)
-    return weight.reshape(weight.shape[:-2] + extra + weight.shape[-2:])
+    return weight.reshape(weight.shape[:1] + extra + weight.shape[1:])
 
 
 def _expand(a: Array, like: Array) -> Array:
@@ -188,7 +188,7 @@ def _total(tree: Scores) -> Scores:
 def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
     # <f, h> = weight * <h, h>, since f = weight * h in every parameter
     squares = [
-        (h**2).sum(tuple(range(weight.ndim - 2, h.ndim - 2))) if h.ndim > weight.ndim else h**2 for h in score.values()
+        (h**2).sum(tuple(range(1, 1 + h.ndim - weight.ndim))) if h.ndim > weight.ndim else h**2 for h in score.values()
     ]
     hh = sum(squares[1:], squares[0])
     return weight * hh, hh

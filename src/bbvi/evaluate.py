@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets import Blankets
+from bbvi.blankets import Blankets, Sums
 from bbvi.counter import Key, fold, fold_names
 from bbvi.draws import (
     AbstractDraws,
@@ -108,34 +108,35 @@ def evaluate(
         return blankets.prior_factors(beta, data, len(samples), logs)
 
     prior = materialise(on, prior_at, drawn.values, drawn.logs)
-    elbo = total(prior) - total(drawn.log_q)
+    sums = materialise(on, lambda terms: blankets.sums(blankets.prior, terms), prior)
+    elbo = _everything(sums) - total(drawn.log_q)
     floored, shares, rows, scale = drawn.floored, None, {}, 1.0
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
 
         def block(bucket: Bucket, part: Batch, real: Array | None, part_states: Any) -> tuple[Shares, Any]:
-            found, terms, ratios = _groups(bucket, drawn, part, of_locals, key, samples, counts)
-            indices = jax.vmap(bucket.blankets.indices)(part.rows)
+            found, terms, sums = _groups(bucket, drawn, part, of_locals, key, samples, counts)
+            patterns = bucket.blankets
+            indices = jax.vmap(patterns.indices)(part.rows)
+            ratios = jax.vmap(lambda s, log_q: _everything(s) - total(log_q))(sums, found.log_q)
             ratios = ratios if real is None else jnp.where(real[:, None], ratios, 0)
             local_elbo = ratios.sum(0)
             new_states = {}
             for name, latent in problem.locals.items():
                 keep = _keep(bucket.problem, latent, part.lengths)
 
-                def weigh(terms: Terms, log_q_i: Array, name: str = name, keep: Array | None = keep) -> Array:
+                def weigh(terms: Terms, sums: Sums, log_q_i: Array, name: str = name, keep: Any = keep) -> Array:
                     if not rao_blackwell:
                         return masked(_mask(keep, _like(elbo + local_elbo, log_q_i)))
-                    log_p = jax.vmap(lambda t, i: _local_log_p(bucket.blankets, name, t, i))(terms, indices)
+                    log_p = jax.vmap(lambda *one: _local_log_p(patterns, name, *one))(terms, sums, indices)
                     return masked(_mask(keep, log_p - log_q_i))
 
-                weight = materialise(on, weigh, terms, found.log_q[name])
+                weight = materialise(on, weigh, terms, sums, found.log_q[name])
                 new_states[name] = consume(part_states[name], weight, jax.tree.map(masked, found.score[name]))
-            terms = terms if real is None else jax.tree.map(lambda leaf: _mask(real, leaf), terms)
-            summed = jax.tree.map(lambda leaf: leaf.sum(0), terms)
-            log_p = {
-                name: bucket.blankets.narrow_log_p(bucket.blankets.group, name, summed) for name in problem.globals
-            }
-            looked_up = {name: bucket.blankets.looked_up(name, terms, indices) for name in problem.globals}
+            terms, sums = (terms, sums) if real is None else jax.tree.map(lambda x: _mask(real, x), (terms, sums))
+            looked_up = {name: patterns.looked_up(name, terms, indices) for name in problem.globals}
+            terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
+            log_p = {name: patterns.log_p(patterns.group, name, terms, sums) for name in problem.globals}
             count = found.floored if real is None else jnp.where(real, found.floored, 0)
             return Shares(log_p, looked_up, local_elbo, count.sum()), new_states
 
@@ -144,7 +145,7 @@ def evaluate(
     fitted = {}
     for name in problem.globals if target.fit_globals else ():
         # N/B is applied here, once: to the groups' part of a global's log p_i
-        log_p = blankets.log_p(blankets.prior, name, prior)
+        log_p = blankets.log_p(blankets.prior, name, prior, sums)
         if shares is not None:
             log_p = log_p + scale * (shares.log_p[name] + blankets.log_p_looked_up(name, shares.looked_up[name]))
         log_q_i = drawn.log_q[name]
@@ -154,11 +155,16 @@ def evaluate(
     return Chunk({"globals": fitted, "rows": rows}, masked(elbo), floored)
 
 
-def _local_log_p(blankets: Blankets, latent: str, terms: Terms, indices: list[Array]) -> Array | float:
+def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indices: list[Array]) -> Array | float:
     """log p_i of one group's locals."""
     one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
     chosen = blankets.log_p_looked_up(latent, blankets.looked_up(latent, *one))
-    return blankets.log_p(blankets.group, latent, terms) + chosen
+    return blankets.log_p(blankets.group, latent, terms, sums) + chosen
+
+
+def _everything(sums: Sums) -> Any:
+    """The sum of all factors, for each sample."""
+    return sum((max(made.items(), key=lambda item: len(item[0]))[1] for made in sums.values()), 0.0)
 
 
 def draw(
@@ -240,8 +246,8 @@ def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], r
 
 def _groups(
     bucket: Bucket, beta: Drawn, batch: Batch, latents: Mapping[str, Drawer], key: Key, samples: Array, counts: Any
-) -> tuple[Drawn, Terms, Float[Array, "groups samples"]]:
-    """Draw and evaluate a block of groups: draws, factors and log p - log q, groups first and samples last."""
+) -> tuple[Drawn, Terms, Sums]:
+    """Draw and evaluate a block of groups: draws, factors and their sums over axes, groups first and samples last."""
     problem, blankets, on = bucket.problem, bucket.blankets, run_time_true(key)
 
     def one(group, row, own, prepared):
@@ -255,7 +261,8 @@ def _groups(
             return blankets.group_factors(b, z, row, len(samples), logs)
 
         terms = materialise(on, terms_at, beta.values, drawn.values, {**beta.logs, **drawn.logs})
-        return drawn, terms, total(terms) - total(drawn.log_q)
+        sums = materialise(on, lambda terms: blankets.sums(blankets.group, terms), terms)
+        return drawn, terms, sums
 
     return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
 

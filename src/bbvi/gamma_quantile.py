@@ -9,6 +9,8 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 from numpy.polynomial.chebyshev import cheb2poly
 
+from bbvi.special import polynomial
+
 _ENDS = np.array([-5.45, -1.2, 5.45])
 _MIDDLES, _HALVES = (_ENDS[1:] + _ENDS[:-1]) / 2, (_ENDS[1:] - _ENDS[:-1]) / 2
 
@@ -32,7 +34,8 @@ def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> 
 
     With s = 1 / sqrt(a), log z = log a + s x + s**2 Q(x, s) by the expansion of Cornish and Fisher (1938), and Q is
     a fitted polynomial: of degree 13 in x, on two pieces, with coefficients that depend on s alone and so are common to
-    all draws of a factor. The fit is within 1e-7 of log z for |x| < 5.45, in any precision, and Q stays constant beyond.
+    all draws of a factor. The fit is within 1e-7 of log z for |x| < 5.45; beyond, where only double precision gets,
+    once in twenty million draws, Q stays constant. Single precision rounds to 2.5e-6 + 2e-7 |log z|.
     The derivative in the concentration is the implicit one, that of z at a fixed probability.
 
     Examples:
@@ -44,13 +47,14 @@ def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> 
 
 
 def _log_gamma_quantile_jvp(primals, tangents):
-    value = _evaluate(*primals)
+    x, concentration = primals
+    value = _evaluate(x, concentration)
     tangent = jnp.zeros_like(value)
-    for i, change in enumerate(tangents):
+    functions = (lambda x: _evaluate(x, concentration), lambda a: _evaluate(x, a))
+    for function, at, change in zip(functions, primals, tangents, strict=True):
         if not isinstance(change, SymbolicZero):
             # one slope per draw: without it the way back would add up powers of x for every coefficient
-            along = lambda p, i=i: _evaluate(*primals[:i], p, *primals[i + 1 :])  # noqa: E731
-            tangent = tangent + jax.jvp(along, (primals[i],), (jnp.ones_like(primals[i]),))[1] * change
+            tangent = tangent + jax.jvp(function, (at,), (jnp.ones_like(at),))[1] * change
     return value, tangent
 
 
@@ -63,9 +67,7 @@ def _evaluate(x, concentration):
     left = x < _ENDS[1]
     t = x * jnp.where(left, *(1 / _HALVES)) - jnp.where(left, *(_MIDDLES / _HALVES))
     t = jnp.clip(t, -1, 1)
-    q = jnp.zeros_like(t)
-    for k in reversed(range(powers.shape[1])):
-        q = q * t + jnp.where(left, powers[0, k], powers[1, k])
+    q = polynomial(t, [jnp.where(left, powers[0, k], powers[1, k]) for k in range(powers.shape[1])])
     return jnp.log(concentration) + s * (x + s * q)
 
 

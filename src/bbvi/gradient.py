@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate
@@ -97,15 +98,10 @@ class Score(AbstractGradient):
 
         def visit(chunk: Array, consume: Any, states: Any) -> Chunk:
             samples, counts = cut.samples(chunk)
-
-            def split(state: Any, weight: Array, score: Any) -> Any:
-                folds = jax.tree.map(lambda x: x.reshape(*x.shape[:-1], cut.folds_in_chunk, -1), (weight, score))
-                return consume(state, *folds)
-
             return evaluate(
                 target, prepared, data, batch,
                 rao_blackwell=self.rao_blackwell, latents=latents, key=key, samples=samples, counts=counts,
-                states=states, consume=split,
+                states=states, consume=consume,
             )  # fmt: skip
 
         states, elbo, floored = _all_chunks(variate, visit, cut, zero)
@@ -127,12 +123,11 @@ def _zero_states(
     variate: AbstractControlVariate, target: Target, params: Lambda, batch: Batch | None, cut: Layout
 ) -> dict[str, dict[str, Any]]:
     """Sums over no samples: those of the globals and of the rows of a batch."""
-    samples = (cut.folds_in_chunk, cut.chunk // cut.folds_in_chunk)
 
     def zero(name: str, entries: Params, batch_shape: tuple[int, ...]) -> Sums:
-        weight = jax.ShapeDtypeStruct((*batch_shape, *target.problem.shape(name), *samples), jnp.result_type(float))
-        score = {p: jax.ShapeDtypeStruct((*jnp.shape(leaf), *samples), leaf.dtype) for p, leaf in entries.items()}
-        shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1, :1], w, h, cut), weight, score)
+        weight = jax.ShapeDtypeStruct((*batch_shape, *target.problem.shape(name), cut.chunk), jnp.result_type(float))
+        score = {p: jax.ShapeDtypeStruct((*jnp.shape(leaf), cut.chunk), leaf.dtype) for p, leaf in entries.items()}
+        shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1], w, h, cut), weight, score)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     fitted = target.problem.globals if target.fit_globals else ()
@@ -144,14 +139,30 @@ def _zero_states(
 
 
 def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> Sums:
-    """The sums over one chunk."""
-    centred = weight - shift if variate.shift_invariant else weight
-    sums = variate.sums(centred, score)
+    """The sums over one chunk, with folds last."""
+    weight, score = _flat(variate, shift, weight, score, cut)
+    sums = variate.sums(weight, score)
     squares = jax.tree.map(lambda h: (h**2).sum(-1), score)
-    if cut.num_chunks > 1:
-        return Sums(shift, sums, squares, None)
-    nowhere = jax.tree.map(jnp.zeros_like, sums)
-    return Sums(shift, sums, squares, variate.revisit(nowhere, centred, score))
+    revisited = None
+    if cut.num_chunks == 1:
+        revisited = variate.revisit(jax.tree.map(jnp.zeros_like, sums), weight, score)
+    return Sums(shift, *jax.tree.map(lambda leaf: _unflat(leaf, shift, cut), (sums, squares, revisited)))
+
+
+def _flat(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> tuple[Array, Any]:
+    """One axis of factors, no axis of size 1: XLA on CPU sums such arrays three times as fast."""
+    folds = (cut.folds_in_chunk,) if cut.folds_in_chunk > 1 else ()
+    num = int(np.prod(shift.shape))
+
+    def flat(leaf: Array) -> Array:
+        return leaf.reshape(num, *leaf.shape[weight.ndim - 1 : -1], *folds, cut.chunk // cut.folds_in_chunk)
+
+    return flat(weight - shift if variate.shift_invariant else weight), jax.tree.map(flat, score)
+
+
+def _unflat(leaf: Array, shift: Array, cut: Layout) -> Array:
+    inner = leaf.shape[1:] if cut.folds_in_chunk > 1 else (*leaf.shape[1:], 1)
+    return leaf.reshape(*shift.shape[:-1], *inner)
 
 
 def _all_chunks(
@@ -160,7 +171,7 @@ def _all_chunks(
     """The sums over all samples, of each latent and of the ELBO, in the memory of one chunk."""
 
     def first(state: Sums, weight: Array, score: Any) -> Sums:
-        return _sums(variate, weight[..., :1, :1], weight, score, cut)
+        return _sums(variate, weight[..., :1], weight, score, cut)
 
     if cut.num_chunks == 1:
         chunk = visit(jnp.uint32(0), first, zero)
@@ -172,7 +183,7 @@ def _all_chunks(
         states, (shift, total, squares), floored = carry
 
         def consume(state: Sums, weight: Array, score: Any) -> Sums:
-            shift = jnp.where(chunk == 0, weight[..., :1, :1], state.shift)
+            shift = jnp.where(chunk == 0, weight[..., :1], state.shift)
             new = _sums(variate, shift, weight, score, cut)
             if per_fold == 1:
                 return new
@@ -220,9 +231,11 @@ def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, state
     begin = _map(lambda s: s._replace(revisited=jax.tree.map(jnp.zeros_like, s.squares)), states)
 
     def consume(state: Sums, weight: Array, score: Any) -> Sums:
-        centred = weight - state.shift if variate.shift_invariant else weight
-        elsewhere = jax.tree.map(jnp.subtract, state.sums, variate.sums(centred, score))
-        more = variate.revisit(elsewhere, centred, score)
+        weight, score = _flat(variate, state.shift, weight, score, cut)
+        sums = variate.sums(weight, score)
+        elsewhere = jax.tree.map(lambda total, own: total.reshape(own.shape) - own, state.sums, sums)
+        more = variate.revisit(elsewhere, weight, score)
+        more = jax.tree.map(lambda leaf: _unflat(leaf, state.shift, cut), more)
         return state._replace(revisited=jax.tree.map(jnp.add, state.revisited, more))
 
     chunks = jnp.arange(cut.num_chunks, dtype=jnp.uint32)

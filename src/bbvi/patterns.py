@@ -36,6 +36,11 @@ class AbstractPattern(eqx.Module):
         """Elements of the term by factors of q, as a boolean matrix."""
 
 
+def sum_over(term: Float[Array, "*term samples"], axes: tuple[int, ...]) -> Float[Array, "*rest samples"]:
+    """The sum over some axes; the first of them, if short, is written out, which XLA on CPU runs faster."""
+    return jnp.sum(term, axis=axes)
+
+
 class Reduction(AbstractPattern):
     """Factor axis k is matched with term axis `matched[k]`, or with none; unmatched term axes are summed."""
 
@@ -43,13 +48,20 @@ class Reduction(AbstractPattern):
     factor_shape: tuple[int, ...] = eqx.field(static=True)
     matched: tuple[int | None, ...] = eqx.field(static=True)
 
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """The axes of the term that are summed."""
+        return tuple(axis for axis in range(len(self.term_shape)) if axis not in self.matched)
+
     def narrow_sum(self, term):
+        return self.arranged(sum_over(term, self.summed))
+
+    def arranged(self, total: Float[Array, "*rest samples"]) -> Float[Array, "*narrow samples"]:
+        """The sums over `summed`, in the order of the factors' axes."""
         axes = [axis for axis in self.matched if axis is not None]
-        rest = tuple(axis for axis in range(len(self.term_shape)) if axis not in axes)
-        total = jnp.sum(term, axis=rest)
         total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
         shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
-        return total.reshape([*shape, term.shape[-1]])
+        return total.reshape([*shape, total.shape[-1]])
 
     def readers(self, chosen):
         free = tuple(k for k, axis in enumerate(self.matched) if axis is None)

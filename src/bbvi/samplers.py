@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from bbvi.counter import Address
 from bbvi.gamma_quantile import log_gamma_quantile
 from bbvi.marks import mark
-from bbvi.special import polynomial
+from bbvi.special import polynomial, quick_log
 
 # Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / scale, for u from 2**-24 to 1 - 2**-24 (tools/fit_special.py)
 _NORMAL_SCALE = 7.65
@@ -31,7 +31,7 @@ def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
     """
     if u.dtype != jnp.float32:
         return np.sqrt(2) * jax.lax.erf_inv(2 * u - 1)
-    t = -1 - jnp.log(4 * u * (1 - u)) * np.float32(1 / _NORMAL_SCALE)
+    t = -1 - quick_log(4 * u * (1 - u)) * np.float32(1 / _NORMAL_SCALE)
     return (2 * u - 1) * polynomial(t, _NORMAL)
 
 
@@ -44,4 +44,4 @@ def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Arr
     small = concentration < 1
     u, w = address.uniforms(part)
     log_z = log_gamma_quantile(mark(inverse_normal(u)), jnp.where(small, concentration + 1, concentration))
-    return log_z + jnp.log(w) * jnp.where(small, 1 / concentration, 0)
+    return log_z + quick_log(w) * jnp.where(small, 1 / concentration, 0)

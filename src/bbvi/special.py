@@ -5,6 +5,9 @@ series; left of zero the reflection formulas. All of it is arithmetic and select
 it vectorises. `tools/fit_special.py` fits the polynomials.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,14 +54,14 @@ def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     if jnp.result_type(x) != jnp.float32:
         return jax.lax.lgamma(x)
     size, below_one, b = _pieces(x)
-    log_size, inverse = _log(size), 1 / size
+    log_size, inverse = quick_log(size), 1 / size
     stirling = (size - 0.5) * (log_size - 1) + (_HALF_LOG_2PI - 0.5) + inverse * polynomial(inverse**2, _REST)
     middle = b * (b - 1) * polynomial(b - 0.75, _MIDDLE)  # log Gamma(size), or log Gamma(size + 1) below one
     rest = jnp.where(size < _EDGE, middle, stirling)
     right = jnp.where(below_one, rest - log_size, rest)
     r = _fraction(x, size)
     sine = jnp.abs(r * polynomial(r**2, _SINE))
-    left = _LOG_PI - _log(sine * jnp.where(below_one, 1, size)) - rest
+    left = _LOG_PI - quick_log(sine * jnp.where(below_one, 1, size)) - rest
     return jnp.where((x <= 0) & (r == 0), jnp.inf, jnp.where(x < 0, left, right))
 
 
@@ -95,12 +98,14 @@ def _digamma_jvp(primals, tangents):
     return digamma(*primals), jax.lax.polygamma(jnp.ones_like(primals[0]), *primals) * tangents[0]
 
 
-def polynomial(x: Array, coefficients) -> Array:
-    """Sum of coefficients[k] x**k, by Horner's rule."""
-    total = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        total = total * x + c
-    return total
+def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:
+    """Sum of coefficients[k] x**k, by Estrin's scheme: a processor can work on its parts at the same time."""
+    terms, power = list(coefficients), x
+    while len(terms) > 1:
+        pairs = [low + high * power for low, high in zip(terms[::2], terms[1::2], strict=False)]
+        terms = [*pairs, terms[-1]] if len(terms) % 2 else pairs
+        power = power * power
+    return terms[0]
 
 
 def _pieces(x: Array) -> tuple[Array, Array, Array]:
@@ -114,8 +119,10 @@ def _fraction(x: Array, size: Array) -> Array:
     return jnp.where(size < _ALL_INTEGERS, x - jnp.round(x), 0)
 
 
-def _log(x: Array) -> Array:
-    """log x for positive, finite and normal x: half the price of the one that minds zero, infinity and nan."""
+def quick_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Log x for positive, finite and normal x: half the price of the one that minds zero, infinity and nan."""
+    if jnp.result_type(x) != jnp.float32:
+        return jnp.log(x)
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     # the power of two that leaves a factor between sqrt(1/2) and sqrt(2)
     exponent = jax.lax.shift_right_arithmetic(bits - np.float32(np.sqrt(0.5)).view(np.int32), np.int32(23))

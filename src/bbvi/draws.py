@@ -1,7 +1,7 @@
 """Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -118,8 +118,8 @@ class Prepared(NamedTuple):
     """A latent's lambda with what follows from it alone, for drawing and for the density."""
 
     params: Params
-    drawing: Float[Array, "*factors _"]
-    density: Float[Array, "*factors _"]
+    drawing: Float[Array, "rows _"]
+    density: Float[Array, "rows _"]
 
 
 class Drawer:
@@ -134,41 +134,32 @@ class Drawer:
             return draws.sample(name, family, p, Address(key, group, element, sample))
 
         self._drawing = Staged(one, params, jax.ShapeDtypeStruct((2,), jnp.uint32), word, word, word)
+        self.coordinates_shape: Any = self._drawing.shape
         self._density = Staged(lambda p, u: score(family, p, u), params, self._drawing.shape)
 
     def prepare(self, params: Params) -> Prepared:
-        """`params` may have any axes before those of one factor's parameters."""
-        before = [self._drawing.before, self._density.before]
-        some, entry = next(iter(params.items()))
-        for _ in range(jnp.ndim(entry) - len(self.latent.family.parameters()[some].raw_shape())):
-            before = [jax.vmap(function) for function in before]
-        return Prepared(params, *(function(params) for function in before))
+        """`params` of many factors, these on the first axis."""
+        return Prepared(params, jax.vmap(self._drawing.before)(params), jax.vmap(self._density.before)(params))
 
     def coordinates(
-        self, on: Array, prepared: Prepared, key: Key, group: Array | int, samples: Array, lengths: dict[str, int]
-    ) -> Float[Array, "*values samples"]:
-        """Coordinates of the whole latent array for the samples with these numbers."""
-        elements, number = jnp.asarray(self.latent.elements(lengths)), jnp.asarray(group, jnp.uint32)
+        self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
+    ) -> Float[Array, "rows *event samples"]:
+        """Coordinates of many factors for the samples with these numbers."""
         found: list[Array] = []
         for stage in self._drawing.stages:
             many = jax.vmap(stage, in_axes=(None, None, -1, None, None, None, 0), out_axes=-1)
-            for _ in self.latent.shape:
-                many = jax.vmap(many, in_axes=(0, 0, 0, None, None, 0, None))
-            arguments = (prepared.params, prepared.drawing, list(found), key, number, elements, samples)
+            many = jax.vmap(many, in_axes=(0, 0, 0, 0, 0, 0, None))
+            words = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32))
+            arguments = (prepared.params, prepared.drawing, list(found), *words, samples)
             found.append(materialise(on, many, *arguments))
         return found[-1]
 
-    def density(self, on: Array, prepared: Prepared, coordinates: Array, finish: Callable[[Any], Any]) -> Any:
-        """`finish((log q_i, its score))` for every factor and sample."""
+    def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
+        """log q_i and its score for many factors and samples."""
         found: list[Any] = []
-        stages = self._density.stages
-        for number, stage in enumerate(stages, start=1):
-            many = jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1)
-            for _ in self.latent.shape:
-                many = jax.vmap(many)
-            last = finish if number == len(stages) else lambda value: value
-            whole = lambda *a, m=many, f=last: f(m(*a))  # noqa: E731
-            found.append(materialise(on, whole, prepared.params, prepared.density, list(found), coordinates))
+        for stage in self._density.stages:
+            many = jax.vmap(jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1))
+            found.append(materialise(on, many, prepared.params, prepared.density, list(found), coordinates))
         return found[-1]
 
 

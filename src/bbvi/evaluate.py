@@ -1,6 +1,7 @@
-"""One chunk of samples: draws, terms, log p_i, log q_i and scores, for the globals and a batch of groups.
+"""One chunk of samples: draws, factors, log p_i, log q_i and scores, for the globals and a batch of groups.
 
-Arrays have samples on the last axis. Groups go through in blocks that stay small in memory, bucket by bucket.
+Arrays have samples on the last axis. Draws and sums over samples go row by row (`rows.py`); in between, the factors
+of log p are evaluated in blocks of groups that stay small in memory, bucket by bucket.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,24 +9,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets import Blankets, Sums
 from bbvi.counter import Key, fold, fold_names
-from bbvi.draws import (
-    AbstractDraws,
-    Drawer,
-    MonteCarlo,
-    Prepared,
-    draw_latent,
-    floored_values,
-    latent_values,
-    log_q,
-)
+from bbvi.draws import AbstractDraws, Drawer, MonteCarlo, draw_latent, latent_values, log_q
 from bbvi.families import Params
 from bbvi.groups import cut_rows
 from bbvi.latents import Latent
 from bbvi.model import Problem, Terms
+from bbvi.rows import Packing, Rows, global_rows, is_packed, key_rows, local_rows, over_rows, pack, tile_size
 from bbvi.stages import materialise, run_time_true
 from bbvi.target import Bucket, Target
 
@@ -36,7 +30,7 @@ _FLOATS_PER_BLOCK = 1 << 17
 
 
 class Batch(NamedTuple):
-    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda, perhaps prepared.
+    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
 
     With `counts` the groups stand in the order of their buckets, that many in each.
     """
@@ -44,115 +38,359 @@ class Batch(NamedTuple):
     groups: Int[Array, " batch"]
     rows: Any
     lengths: dict[str, Array]
-    params: Any
+    params: Lambda
     counts: Int[Array, " buckets"] | None = None
 
 
-class Drawn(NamedTuple):
-    """Some latents' samples: what the model sees, its logarithm where q has it, log q_i, scores, draws floored."""
+class Scene(NamedTuple):
+    """What all chunks of samples of a step share: the factors of q as rows, how many go at a time, how they are packed."""
 
-    values: dict[str, Array]
-    logs: dict[str, Array]
-    log_q: dict[str, Array]
-    score: dict[str, Params]
-    floored: Int[Array, ""]
+    latents: dict[str, Drawer]
+    rows: dict[str, Rows]
+    tiles: dict[str, int]
+    packings: dict[str, Packing]
+
+
+class Scratch(NamedTuple):
+    """Room for the draws of a chunk and their log p_i, where these are too many to be held at once."""
+
+    draws: dict[str, Array]
+    log_p: dict[str, Array]
 
 
 class Chunk(NamedTuple):
-    """What a chunk leaves: a state for each latent, the ELBO's samples, the count of floored draws."""
+    """What a chunk leaves: a state for each latent, room for the next chunk, the ELBO's samples, draws floored."""
 
-    states: dict[str, dict[str, Any]]
+    states: dict[str, Any]
+    scratch: Scratch
     elbo: Float[Array, " samples"]
     floored: Int[Array, ""]
 
 
 class Shares(NamedTuple):
-    """What some groups add to the whole: to each global's log p_i, in two parts, to the ELBO, to the floored draws."""
+    """What some groups add to the whole: to each global's log p_i, in two parts, and to the ELBO."""
 
     log_p: dict[str, Array | float]
     looked_up: dict[str, list[Array]]
     elbo: Float[Array, " samples"]
-    floored: Int[Array, ""]
+
+
+def set_up(
+    target: Target, latents: dict[str, Drawer], params: Lambda, batch: Batch | None, key: Key, num_samples: int
+) -> Scene:
+    """Lay out the factors of q of a step, for chunks of this many samples."""
+    problem = target.problem
+    keys = fold_names(key, list(problem.globals))
+    rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
+    packings: dict[str, Packing] = {}
+    if batch is not None:
+        for name, latent in problem.locals.items():
+            axis = latent.shape[0] if batch.counts is not None and is_packed(latent) else None
+            if isinstance(axis, str) and axis not in packings:
+                packings[axis] = pack(batch.lengths[axis], problem.lengths[axis])
+            rows[name] = local_rows(
+                latents[name], batch.params[name], key_rows(key, batch.groups, name), batch.groups, problem.lengths,
+                batch.lengths, packings.get(axis) if isinstance(axis, str) else None, num_samples,
+            )  # fmt: skip
+    tiles = {}
+    for name, of_latent in rows.items():
+        latent = problem.latents[name]
+        packed = name in problem.locals and bool(packings) and is_packed(latent)
+        inner = int(np.prod(problem.shape(name)[1:])) if packed else None
+        tiles[name] = tile_size(len(of_latent.elements), num_samples, inner)
+    return Scene(latents, rows, tiles, packings)
+
+
+def packing_of(scene: Scene, latent: Latent) -> Packing | None:
+    """How a latent's groups are packed, if they are."""
+    return scene.packings.get(str(latent.shape[0])) if is_packed(latent) else None
 
 
 def evaluate(
     target: Target,
-    prepared: Mapping[str, Prepared],
+    scene: Scene,
     data: Any,
     batch: Batch | None,
     *,
     rao_blackwell: bool,
-    latents: Mapping[str, Drawer],
     key: Key,
     samples: Array,
     counts: Array | None,
-    states: dict[str, dict[str, Any]],
+    states: dict[str, Any],
+    scratch: Scratch,
     consume: Consume,
 ) -> Chunk:
-    """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples.
+    """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples, row by row.
 
-    `prepared` and `batch.params` are lambda, prepared by the drawers of the `latents`.
     `counts` tells which samples count, where the last chunk is not full.
     """
-    problem, blankets = target.problem, target.blankets
-
-    def masked(leaf: Array) -> Array:
-        return leaf if counts is None else jnp.where(counts, leaf, 0)
-
-    on = run_time_true(key)
-    of_globals = {name: latents[name] for name in problem.globals}
-    of_locals = {name: latents[name] for name in problem.locals}
-    drawn = draw(problem, of_globals, prepared, key=key, samples=samples, on=on, counts=counts)
+    problem, blankets, on = target.problem, target.blankets, run_time_true(key)
+    u = {name: _drawn(scene, name, on, samples, scratch.draws.get(name)) for name in scene.rows}
+    beta, logs = _values(problem.globals, {n: _shaped(problem, n, u[n]) for n in problem.globals}, on)
+    beta |= problem.place(key, samples)
 
     def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
         return blankets.prior_factors(beta, data, len(samples), logs)
 
-    prior = materialise(on, prior_at, drawn.values, drawn.logs)
+    prior = materialise(on, prior_at, beta, logs)
     sums = materialise(on, lambda terms: blankets.sums(blankets.prior, terms), prior)
-    elbo = _everything(sums) - total(drawn.log_q)
-    floored, shares, rows, scale = drawn.floored, None, {}, 1.0
+    elbo, scale = _everything(sums), 1.0
+    log_p: dict[str, Any] = {}
+    shares, places = None, {}
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
-
-        def block(bucket: Bucket, part: Batch, real: Array | None, part_states: Any) -> tuple[Shares, Any]:
-            found, terms, sums = _groups(bucket, drawn, part, of_locals, key, samples, counts)
-            patterns = bucket.blankets
-            indices = jax.vmap(patterns.indices)(part.rows)
-            ratios = jax.vmap(lambda s, log_q: _everything(s) - total(log_q))(sums, found.log_q)
-            ratios = ratios if real is None else jnp.where(real[:, None], ratios, 0)
-            local_elbo = ratios.sum(0)
-            new_states = {}
-            for name, latent in problem.locals.items():
-                keep = _keep(bucket.problem, latent, part.lengths)
-
-                def weigh(terms: Terms, sums: Sums, log_q_i: Array, name: str = name, keep: Any = keep) -> Array:
-                    if not rao_blackwell:
-                        return masked(_mask(keep, _like(elbo + local_elbo, log_q_i)))
-                    log_p = jax.vmap(lambda *one: _local_log_p(patterns, name, *one))(terms, sums, indices)
-                    return masked(_mask(keep, log_p - log_q_i))
-
-                weight = materialise(on, weigh, terms, sums, found.log_q[name])
-                new_states[name] = consume(part_states[name], weight, jax.tree.map(masked, found.score[name]))
-            terms, sums = (terms, sums) if real is None else jax.tree.map(lambda x: _mask(real, x), (terms, sums))
-            looked_up = {name: patterns.looked_up(name, terms, indices) for name in problem.globals}
-            terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
-            log_p = {name: patterns.log_p(patterns.group, name, terms, sums) for name in problem.globals}
-            count = found.floored if real is None else jnp.where(real, found.floored, 0)
-            return Shares(log_p, looked_up, local_elbo, count.sum()), new_states
-
-        shares, rows = _sweep(target, block, batch, states["rows"], len(samples), rao_blackwell)
-        elbo, floored = elbo + scale * shares.elbo, floored + shares.floored
-    fitted = {}
-    for name in problem.globals if target.fit_globals else ():
+        here = _Groups(target, scene, batch, u, beta, logs, key, samples)
+        shares, places, log_p = here.sweep(scratch.log_p)
+    for name in problem.globals:
         # N/B is applied here, once: to the groups' part of a global's log p_i
-        log_p = blankets.log_p(blankets.prior, name, prior, sums)
+        of_globals = blankets.log_p(blankets.prior, name, prior, sums)
         if shares is not None:
-            log_p = log_p + scale * (shares.log_p[name] + blankets.log_p_looked_up(name, shares.looked_up[name]))
-        log_q_i = drawn.log_q[name]
-        weight = log_p - log_q_i if rao_blackwell else _like(elbo, log_q_i)
-        weight = materialise(on, masked, weight)
-        fitted[name] = consume(states["globals"][name], weight, jax.tree.map(masked, drawn.score[name]))
-    return Chunk({"globals": fitted, "rows": rows}, masked(elbo), floored)
+            chosen = blankets.log_p_looked_up(name, shares.looked_up[name])
+            of_globals = of_globals + scale * (shares.log_p[name] + chosen)
+        log_p[name] = _as_rows(of_globals, problem.shape(name), scene.rows[name], len(samples))
+    local_elbo = 0.0 if shares is None else shares.elbo
+    fitted = [*(problem.globals if target.fit_globals else ()), *(problem.locals if batch is not None else ())]
+    if not rao_blackwell:
+        # Eq. 3 needs the ELBO before any weight
+        log_qs = {name: _log_q_total(scene, name, u[name], on) for name in scene.rows}
+        elbo = elbo - sum(log_qs[name] for name in problem.globals)
+        local_elbo = local_elbo - sum((log_qs[name] for name in problem.locals if name in log_qs), 0.0)
+        whole = {name: elbo + (scale if name in problem.globals else 1.0) * local_elbo for name in scene.rows}
+        log_p = {name: jnp.broadcast_to(whole[name], (len(scene.rows[name].elements), len(samples))) for name in fitted}
+
+    def sum_up(name: str) -> Callable[..., Any]:
+        def tile(rows: Rows, u: Array, log_p: Array, state: Any) -> Any:
+            log_q_i, score = scene.latents[name].density(on, rows.prepared, u)
+            moved = _floored(scene.latents[name].latent, rows, u, counts)
+            log_q_i, score = jax.tree.map(lambda leaf: _mask(rows.real, leaf), (log_q_i, score))
+
+            def weigh(log_p: Array, log_q_i: Array) -> Array:
+                weight = log_p - log_q_i if rao_blackwell else log_p
+                weight = _mask(rows.real, weight)
+                return weight if counts is None else jnp.where(counts, weight, 0)
+
+            weight = materialise(on, weigh, log_p, log_q_i)
+            score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
+            return (log_q_i.sum(0), moved), consume(state, weight, score)
+
+        return tile
+
+    new_states, floored = {}, jnp.int32(0)
+    for name in scene.rows:
+        rows = scene.rows[name]
+        if name in fitted:
+            (log_q_total, moved), new_states[name] = over_rows(
+                sum_up(name), rows, scene.tiles[name], u[name], log_p[name], states[name]
+            )
+            floored = floored + moved
+        else:
+            log_q_total = _log_q_total(scene, name, u[name], on)
+        if rao_blackwell:
+            share = scale if name in problem.locals else 1.0
+            elbo = elbo - share * log_q_total
+    elbo = elbo + scale * local_elbo
+    used = Scratch({name: u[name] for name in scratch.draws}, {name: places[name] for name in scratch.log_p})
+    return Chunk(new_states, used, elbo if counts is None else jnp.where(counts, elbo, 0), floored)
+
+
+def new_scratch(target: Target, scene: Scene, num_samples: int) -> Scratch:
+    """Room for chunks of this many samples."""
+    draws, log_p = {}, {}
+    for name, rows in scene.rows.items():
+        latent, num = target.problem.latents[name], len(rows.elements)
+        if scene.tiles[name] < num:
+            shape = scene.latents[name].coordinates_shape
+            draws[name] = jnp.zeros((num, *shape.shape, num_samples), shape.dtype)
+        packing = packing_of(scene, latent)
+        if packing is not None:
+            # a group's padding is written beyond the last place, or over places of groups that come later
+            log_p[name] = jnp.zeros((len(packing.slots), *target.problem.shape(name)[1:], num_samples))
+    return Scratch(draws, log_p)
+
+
+def _drawn(
+    scene: Scene, name: str, on: Array, samples: Array, into: Array | None
+) -> Float[Array, "rows *event samples"]:
+    rows = scene.rows[name]
+
+    def tile(rows: Rows) -> tuple[tuple[()], Array]:
+        where = (rows.keys, rows.groups, rows.elements)
+        return (), scene.latents[name].coordinates(on, rows.prepared, *where, samples)
+
+    return over_rows(tile, rows, scene.tiles[name], into=into)[1]
+
+
+def _log_q_total(scene: Scene, name: str, u: Array, on: Array) -> Float[Array, " samples"]:
+    rows = scene.rows[name]
+
+    def tile(rows: Rows, u: Array) -> tuple[Array, tuple[()]]:
+        return _mask(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()
+
+    return over_rows(tile, rows, scene.tiles[name], u)[0]
+
+
+def _values(latents: Mapping[str, Latent], u: dict[str, Array], on: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What the model sees of these draws, and the logarithms that q has."""
+    values = {n: materialise(on, lambda x, latent=latents[n]: latent_values(latent, x), x) for n, x in u.items()}
+    logs = {name: latents[name].family.log_value(x) for name, x in u.items()}
+    return values, {name: log for name, log in logs.items() if log is not None}
+
+
+def _shaped(problem: Problem, name: str, u: Array) -> Array:
+    """A global's rows in the shape of its factors."""
+    shape = problem.shape(name)
+    return u[: int(np.prod(shape))].reshape(*shape, *u.shape[1:])
+
+
+def _as_rows(log_p: Any, shape: tuple[int, ...], rows: Rows, num: int) -> Float[Array, "rows samples"]:
+    return _filled(jnp.broadcast_to(log_p, (*shape, num)).reshape(-1, num), len(rows.elements))
+
+
+def _filled(flat: Array, num: int) -> Array:
+    """At least this many rows."""
+    return flat if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))
+
+
+def _floored(latent: Latent, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
+    moved = jax.vmap(jax.vmap(latent.family.floored, in_axes=-1, out_axes=-1))(u)
+    moved = moved if rows.real is None else moved & rows.real[:, None]
+    return (moved if counts is None else moved & counts).sum(dtype=jnp.int32)
+
+
+class _Groups:
+    """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
+
+    def __init__(
+        self,
+        target: Target,
+        scene: Scene,
+        batch: Batch,
+        u: dict[str, Array],
+        beta: Any,
+        logs: Any,
+        key: Key,
+        samples: Any,
+    ):
+        self.target, self.scene, self.batch = target, scene, batch
+        self.beta, self.logs, self.key, self.samples = beta, logs, key, samples
+        self.problem, self.on = target.problem, run_time_true(key)
+        #: draws by places: packed ones by position, others by group
+        self.places = {name: self._by_place(name, u[name]) for name in self.problem.locals}
+
+    def _packing(self, name: str) -> Packing | None:
+        return packing_of(self.scene, self.problem.locals[name])
+
+    def _by_place(self, name: str, u: Array) -> Array:
+        shape = self.problem.shape(name)
+        inner = shape[1:] if self._packing(name) is not None else shape
+        size = int(np.prod(inner))
+        num = len(u) // size
+        return u[: num * size].reshape(num, *inner, *u.shape[1:])
+
+    def sweep(self, into: dict[str, Array]) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
+        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
+        num, width = len(self.batch.groups), len(self.samples)
+        out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
+        if self.batch.counts is None:
+            size = _block_size(self.target.whole, num, width)
+            shares, out = self._loop(self.target.whole, 0, num // size, size, out)
+        else:
+            first, shares = jnp.int32(0), None
+            for number, bucket in enumerate(self.target.buckets):
+                more, out = self._loop(bucket, first, self.batch.counts[number], 1, out)
+                shares = more if shares is None else jax.tree.map(jnp.add, shares, more)
+                first = first + self.batch.counts[number]
+        assert shares is not None
+        rows = {}
+        for name, places in out.items():
+            flat = places.reshape(-1, width)
+            need = len(self.scene.rows[name].elements)
+            rows[name] = _filled(flat, need)[:need]
+        return shares, out, rows
+
+    def _loop(self, bucket: Bucket, first: Any, num_blocks: Any, size: int, out: Any) -> tuple[Shares, Any]:
+        """The groups of one bucket, from the position `first` on, in blocks."""
+        if isinstance(num_blocks, int) and num_blocks == 1:
+            return self._block(bucket, self._take(bucket, 0, size))
+        traced = jax.jit(lambda taken: self._block(bucket, taken))
+        shapes, _ = jax.eval_shape(traced, self._take(bucket, 0, size))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        def body(number: Array, carry: tuple[Shares, Any]) -> tuple[Shares, Any]:
+            sums, out = carry
+            at = first + number * size
+            shares, log_p = traced(self._take(bucket, at, size))
+            return jax.tree.map(jnp.add, sums, shares), self._put(out, log_p, at, size)
+
+        return jax.lax.fori_loop(0, num_blocks, body, (zero, out))
+
+    def _take(self, bucket: Bucket, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
+        """Numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
+        part = jax.tree.map(
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size),
+            (self.batch.groups, self.batch.rows, self.batch.lengths),
+        )
+        groups, rows, own = part
+        if self.batch.counts is not None:
+            rows = cut_rows(rows, self.target.axes, bucket.problem.lengths)
+        u = {}
+        for name in self.problem.locals:
+            packing, shape = self._packing(name), bucket.problem.shape(name)
+            if packing is None:
+                u[name] = jax.lax.dynamic_slice_in_dim(self.places[name], at, size)
+                for axis, length in enumerate(shape, start=1):
+                    u[name] = jax.lax.slice_in_dim(u[name], 0, length, axis=axis)
+            else:
+                # what stands behind a short group are draws of others: values like any, that no term may read
+                u[name] = jax.lax.dynamic_slice_in_dim(self.places[name], packing.first[at], shape[0])[None]
+        return groups, rows, own, u
+
+    def _put(self, out: Any, log_p: Any, at: Any, size: int) -> Any:
+        new = {}
+        for name, leaf in log_p.items():
+            packing = self._packing(name)
+            begin = at if packing is None else packing.first[at]
+            value = leaf if packing is None else leaf[0]
+            new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))
+        return new
+
+    def _block(self, bucket: Bucket, taken: Any) -> tuple[Shares, dict[str, Array]]:
+        """Evaluate some groups; arrays have groups first."""
+        groups, rows, _, u = taken
+        patterns, num = bucket.blankets, len(self.samples)
+
+        def one(group, row, u):
+            z, logs = _values(self.problem.locals, u, self.on)
+            z |= self.problem.place(fold(self.key, group), self.samples, group)
+
+            def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
+                return patterns.group_factors(beta, z, row, num, logs)
+
+            terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
+            return terms, materialise(self.on, lambda t: patterns.sums(patterns.group, t), terms)
+
+        terms, sums = jax.vmap(one)(groups, rows, u)
+        indices = jax.vmap(patterns.indices)(rows)
+
+        def weigh(terms: Terms, sums: Sums) -> dict[str, Array]:
+            out = {}
+            for name in self.problem.locals:
+                found = jax.vmap(lambda *a, n=name: _local_log_p(patterns, n, *a))(terms, sums, indices)
+                out[name] = jnp.broadcast_to(found, (len(groups), *bucket.problem.shape(name), num))
+            return out
+
+        log_p = materialise(self.on, weigh, terms, sums)
+        looked_up = {name: patterns.looked_up(name, terms, indices) for name in self.problem.globals}
+        elbo = _everything(jax.tree.map(lambda leaf: leaf.sum(0), sums))
+        terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
+        of_globals = {name: patterns.log_p(patterns.group, name, terms, sums) for name in self.problem.globals}
+        return Shares(of_globals, looked_up, elbo), log_p
+
+
+def _block_size(bucket: Bucket, num: int, num_samples: int) -> int:
+    """How many groups go through at once, a divisor of their number."""
+    room = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
+    return max(d for d in range(1, num + 1) if num % d == 0 and d <= room)
 
 
 def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indices: list[Array]) -> Array | float:
@@ -167,43 +405,9 @@ def _everything(sums: Sums) -> Any:
     return sum((max(made.items(), key=lambda item: len(item[0]))[1] for made in sums.values()), 0.0)
 
 
-def draw(
-    problem: Problem,
-    latents: Mapping[str, Drawer],
-    prepared: Mapping[str, Prepared],
-    *,
-    key: Key,
-    samples: Array,
-    group: Array | int = 0,
-    own: dict[str, Array] | None = None,
-    on: Array,
-    counts: Array | None = None,
-) -> Drawn:
-    """Draw these latents (of one group, if they are local) and evaluate log q and its score.
-
-    `own` has the group's lengths; `on` a condition for `materialise` that does not depend on the group; `counts`
-    tells which samples count.
-    """
-    values, logs, log_q_i, score, floored = {}, {}, {}, {}, jnp.int32(0)
-    keys = fold_names(key, list(latents))
-    for name, drawer in latents.items():
-        latent = drawer.latent
-        keep = latent.mask(problem.lengths, own) if own is not None and latent.ragged_axes else None
-
-        def masked(found: Any, keep: Array | None = keep) -> Any:
-            return jax.tree.map(lambda leaf: _mask(keep, leaf), found)
-
-        u = drawer.coordinates(on, prepared[name], keys[name], group, samples, problem.lengths)
-        log_q_i[name], score[name] = drawer.density(on, prepared[name], u, masked)
-        values[name] = materialise(on, lambda u, latent=latent: latent_values(latent, u), u)
-        log = latent.family.log_value(u)
-        if log is not None:
-            logs[name] = log
-        moved = floored_values(latent, u)
-        moved = moved if keep is None else moved & keep[..., None]
-        floored = floored + (moved if counts is None else moved & counts).sum(dtype=jnp.int32)
-    values |= problem.place(key, samples, group)
-    return Drawn(values, logs, log_q_i, score, floored)
+def _mask(keep: Array | None, leaf: Array) -> Array:
+    """Zero where not kept; `keep` has the first axes of the array."""
+    return leaf if keep is None else jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
 
 
 def draw_values(
@@ -244,29 +448,6 @@ def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], r
     return at_sample(beta, z)
 
 
-def _groups(
-    bucket: Bucket, beta: Drawn, batch: Batch, latents: Mapping[str, Drawer], key: Key, samples: Array, counts: Any
-) -> tuple[Drawn, Terms, Sums]:
-    """Draw and evaluate a block of groups: draws, factors and their sums over axes, groups first and samples last."""
-    problem, blankets, on = bucket.problem, bucket.blankets, run_time_true(key)
-
-    def one(group, row, own, prepared):
-        local_key = fold(key, group)
-        drawn = draw(
-            problem, latents, prepared,
-            key=local_key, samples=samples, group=group, own=own, on=on, counts=counts,
-        )  # fmt: skip
-
-        def terms_at(b: dict[str, Array], z: dict[str, Array], logs: dict[str, Array]) -> Terms:
-            return blankets.group_factors(b, z, row, len(samples), logs)
-
-        terms = materialise(on, terms_at, beta.values, drawn.values, {**beta.logs, **drawn.logs})
-        sums = materialise(on, lambda terms: blankets.sums(blankets.group, terms), terms)
-        return drawn, terms, sums
-
-    return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
-
-
 def group_log_ratios(
     problem: Problem, beta: dict[str, Array], batch: Batch, *, key: Key, samples: Array
 ) -> Float[Array, "batch samples"]:
@@ -284,114 +465,3 @@ def group_log_ratios(
 def total(arrays: Terms) -> Any:
     """Sum of everything, for each sample."""
     return sum((leaf.reshape(-1, leaf.shape[-1]).sum(0) for leaf in arrays.values()), 0.0)
-
-
-def _like(weight: Array, array: Array) -> Array:
-    return jnp.broadcast_to(weight, array.shape)
-
-
-def _keep(problem: Problem, latent: Latent, lengths: dict[str, Array]) -> Array | None:
-    if not latent.ragged_axes:
-        return None
-    return jax.vmap(lambda own: latent.mask(problem.lengths, own))(lengths)
-
-
-def _mask(keep: Array | None, leaf: Array) -> Array:
-    """Zero where not kept; `keep` has the first axes of the array."""
-    return leaf if keep is None else jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
-
-
-def _sweep(
-    target: Target, block: Any, batch: Batch, states: dict[str, Any], num_samples: int, rao_blackwell: bool
-) -> tuple[Shares, dict[str, Any]]:
-    """Run `block` over the batch in blocks: the shares summed, the states of all groups.
-
-    Eq. 3 needs the whole batch's total before any row, so it gets all groups in one block.
-    """
-    num = len(batch.groups)
-    if not rao_blackwell:
-        return block(target.whole, batch, None, states)
-    sizes = [_block_size(bucket, num, num_samples, batch.counts is None) for bucket in _buckets(target, batch)]
-    # a block may reach beyond its bucket, into the next one or beyond the batch: what it finds there does not count
-    beyond = max(sizes) - 1 if batch.counts is not None else 0
-    padded, states = jax.tree.map(lambda leaf: _extended(leaf, beyond), (batch._replace(counts=None), states))
-    first, everything = jnp.int32(0), None
-    for number, (bucket, size) in enumerate(zip(_buckets(target, batch), sizes, strict=True)):
-        count = num if batch.counts is None else batch.counts[number]
-        shares, states = _loop(target, bucket, block, padded, states, first, count, size)
-        everything = shares if everything is None else jax.tree.map(jnp.add, everything, shares)
-        first = first + count
-    assert everything is not None
-    return everything, jax.tree.map(lambda leaf: leaf[:num], states)
-
-
-def _loop(
-    target: Target, bucket: Bucket, block: Any, batch: Batch, states: Any, first: Array, count: Any, size: int
-) -> tuple[Shares, Any]:
-    """The groups of one bucket, from the position `first` on."""
-    exact = isinstance(count, int) and count % size == 0
-    if exact and count == size:
-        return block(bucket, batch, None, states)
-
-    # traced once, for its shapes and for the loop
-    traced = jax.jit(lambda part, real, old: block(bucket, part, real, old))
-
-    def some(at: Any) -> Array | None:
-        return None if exact or size == 1 else at + jnp.arange(size) < first + count
-
-    def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        sums, states = carry
-        at = first + number * size
-        part = _cut(target, bucket, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), batch))
-        old = _cut_latents(
-            bucket.problem, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), states)
-        )
-        real = some(at)
-        shares, new = traced(part, real, old)
-        new = (
-            new if real is None else jax.tree.map(lambda n, o: jnp.where(_mask(real, jnp.ones_like(n)), n, o), new, old)
-        )
-        states = jax.tree.map(
-            lambda leaf, n: jax.lax.dynamic_update_slice(leaf, n, (at, *[0] * (leaf.ndim - 1))), states, new
-        )
-        return jax.tree.map(jnp.add, sums, shares), states
-
-    part, old = jax.tree.map(lambda leaf: leaf[:size], (batch, states))
-    shares, _ = jax.eval_shape(traced, _cut(target, bucket, part), some(0), _cut_latents(bucket.problem, old))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shares)
-    return jax.lax.fori_loop(0, -(-count // size), body, (zero, states))
-
-
-def _buckets(target: Target, batch: Batch) -> tuple[Bucket, ...]:
-    return (target.whole,) if batch.counts is None else target.buckets
-
-
-def _block_size(bucket: Bucket, num: int, num_samples: int, exact: bool) -> int:
-    """How many groups go through at once; with `exact` a divisor of their number."""
-    room = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
-    if exact:
-        return max(d for d in range(1, num + 1) if num % d == 0 and d <= room)
-    return min(room, max(1, num // 8))
-
-
-def _extended(leaf: Array, by: int) -> Array:
-    return leaf if by == 0 else jnp.concatenate([leaf, jnp.repeat(leaf[:1], by, axis=0)])
-
-
-def _cut(target: Target, bucket: Bucket, batch: Batch) -> Batch:
-    """Some groups at the lengths of their bucket."""
-    if not bucket.problem.lengths or bucket.problem.lengths == target.problem.lengths:
-        return batch
-    rows = cut_rows(batch.rows, target.axes, bucket.problem.lengths)
-    return batch._replace(rows=rows, params=_cut_latents(bucket.problem, batch.params))
-
-
-def _cut_latents(problem: Problem, of_latents: dict[str, Any]) -> dict[str, Any]:
-    """For each latent arrays with groups first and its own axes then, these cut to the problem's lengths."""
-
-    def cut(name: str, leaf: Array) -> Array:
-        for axis, size in enumerate(problem.shape(name), start=1):
-            leaf = jax.lax.slice_in_dim(leaf, 0, size, axis=axis)
-        return leaf
-
-    return {name: jax.tree.map(lambda leaf, n=name: cut(n, leaf), tree) for name, tree in of_latents.items()}

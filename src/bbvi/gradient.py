@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate
 from bbvi.counter import Key
 from bbvi.draws import AbstractDraws, Layout, drawers, layout
-from bbvi.evaluate import Batch, Chunk, Lambda, evaluate
+from bbvi.evaluate import Batch, Chunk, Lambda, Scene, evaluate, new_scratch, packing_of, set_up
 from bbvi.families import Params
+from bbvi.rows import Rows, unpack
 from bbvi.target import Target
 
 
@@ -91,96 +92,110 @@ class Score(AbstractGradient):
         variate = self._variate()
         cut = layout(draws, target.floats_per_draw, variate.folds)
         latents = drawers(draws, target.problem.latents)
-        zero = _zero_states(variate, target, params, batch, cut)
-        prepared = {name: latents[name].prepare(params[name]) for name in target.problem.globals}
-        if batch is not None:
-            batch = batch._replace(params={name: latents[name].prepare(p) for name, p in batch.params.items()})
+        scene = set_up(target, latents, params, batch, key, cut.chunk)
 
-        def visit(chunk: Array, consume: Any, states: Any) -> Chunk:
+        def visit(chunk: Array, consume: Any, states: Any, scratch: Any) -> Chunk:
             samples, counts = cut.samples(chunk)
             return evaluate(
-                target, prepared, data, batch,
-                rao_blackwell=self.rao_blackwell, latents=latents, key=key, samples=samples, counts=counts,
-                states=states, consume=consume,
+                target, scene, data, batch,
+                rao_blackwell=self.rao_blackwell, key=key, samples=samples, counts=counts,
+                states=states, scratch=scratch, consume=consume,
             )  # fmt: skip
 
-        states, elbo, floored = _all_chunks(variate, visit, cut, zero)
+        scratch = new_scratch(target, scene, cut.chunk)
+        zero = _zero_states(variate, target, scene, batch, cut)
+        states, scratch, elbo, floored = _all_chunks(variate, visit, cut, zero, scratch)
         if variate.two_passes and cut.num_chunks > 1:
-            states = _second_pass(variate, visit, cut, states)
-        gradients = {
-            part: {name: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for name, s in of_part.items()}
-            for part, of_part in states.items()
+            states = _second_pass(variate, visit, cut, states, scratch)
+        gradients = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in states.items()}
+        fisher = {
+            name: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for name, s in states.items()
         }
-        squares = {part: {name: s.squares for name, s in of_part.items()} for part, of_part in states.items()}
-        fisher = jax.tree.map(lambda total: total.sum(-1) / draws.num, squares)
+        gradients, fisher = (_in_shape(target, scene, batch, part) for part in (gradients, fisher))
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
         return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored)
 
 
-def _zero_states(
-    variate: AbstractControlVariate, target: Target, params: Lambda, batch: Batch | None, cut: Layout
-) -> dict[str, dict[str, Any]]:
-    """Sums over no samples: those of the globals and of the rows of a batch."""
+def _in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
+    """From rows to the shapes of lambda, of the globals and of the batch's groups."""
+    problem = target.problem
+    found: dict[str, Lambda] = {"globals": {}, "rows": {}}
+    for name, flat in rows.items():
+        if name in problem.globals:
+            shape = problem.shape(name)
+            size = int(np.prod(shape))
+            found["globals"][name] = {p: leaf[:size].reshape(*shape, *leaf.shape[1:]) for p, leaf in flat.items()}
+        else:
+            assert batch is not None
+            packing, shape = packing_of(scene, problem.locals[name]), problem.shape(name)
+            found["rows"][name] = unpack(problem.locals[name], flat, len(batch.groups), shape, packing, batch.lengths)
+    return found
 
-    def zero(name: str, entries: Params, batch_shape: tuple[int, ...]) -> Sums:
-        weight = jax.ShapeDtypeStruct((*batch_shape, *target.problem.shape(name), cut.chunk), jnp.result_type(float))
-        score = {p: jax.ShapeDtypeStruct((*jnp.shape(leaf), cut.chunk), leaf.dtype) for p, leaf in entries.items()}
+
+def _zero_states(
+    variate: AbstractControlVariate, target: Target, scene: Scene, batch: Batch | None, cut: Layout
+) -> dict[str, Sums]:
+    """Sums over no samples, for each latent that is fitted."""
+    fitted = [*(target.problem.globals if target.fit_globals else ()), *(target.problem.locals if batch else ())]
+
+    def zero(rows: Rows) -> Sums:
+        num = len(rows.elements)
+        weight = jax.ShapeDtypeStruct((num, cut.chunk), jnp.result_type(float))
+        score = {
+            p: jax.ShapeDtypeStruct((*leaf.shape, cut.chunk), leaf.dtype) for p, leaf in rows.prepared.params.items()
+        }
         shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1], w, h, cut), weight, score)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    fitted = target.problem.globals if target.fit_globals else ()
-    rows = {} if batch is None else batch.params
-    return {
-        "globals": {name: zero(name, params[name], ()) for name in fitted},
-        "rows": {} if batch is None else {n: zero(n, p, batch.groups.shape) for n, p in rows.items()},
-    }
+    return {name: zero(scene.rows[name]) for name in fitted}
 
 
 def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> Sums:
     """The sums over one chunk, with folds last."""
-    weight, score = _flat(variate, shift, weight, score, cut)
+    weight, score = _by_fold(variate, shift, weight, score, cut)
     sums = variate.sums(weight, score)
     squares = jax.tree.map(lambda h: (h**2).sum(-1), score)
     revisited = None
     if cut.num_chunks == 1:
         revisited = variate.revisit(jax.tree.map(jnp.zeros_like, sums), weight, score)
-    return Sums(shift, *jax.tree.map(lambda leaf: _unflat(leaf, shift, cut), (sums, squares, revisited)))
+    return Sums(shift, *jax.tree.map(lambda leaf: _folds_last(leaf, cut), (sums, squares, revisited)))
 
 
-def _flat(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> tuple[Array, Any]:
-    """One axis of factors, no axis of size 1: XLA on CPU sums such arrays three times as fast."""
+def _by_fold(
+    variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout
+) -> tuple[Array, Any]:
+    """Folds on an axis of their own, if there are several: with an axis of size 1, sums on CPU take three times as long."""
     folds = (cut.folds_in_chunk,) if cut.folds_in_chunk > 1 else ()
-    num = int(np.prod(shift.shape))
 
     def flat(leaf: Array) -> Array:
-        return leaf.reshape(num, *leaf.shape[weight.ndim - 1 : -1], *folds, cut.chunk // cut.folds_in_chunk)
+        return leaf.reshape(*leaf.shape[:-1], *folds, cut.chunk // cut.folds_in_chunk)
 
     return flat(weight - shift if variate.shift_invariant else weight), jax.tree.map(flat, score)
 
 
-def _unflat(leaf: Array, shift: Array, cut: Layout) -> Array:
-    inner = leaf.shape[1:] if cut.folds_in_chunk > 1 else (*leaf.shape[1:], 1)
-    return leaf.reshape(*shift.shape[:-1], *inner)
+def _folds_last(leaf: Array, cut: Layout) -> Array:
+    return leaf if cut.folds_in_chunk > 1 else leaf[..., None]
 
 
 def _all_chunks(
-    variate: AbstractControlVariate, visit: Any, cut: Layout, zero: Any
-) -> tuple[Any, tuple[Array, Array, Array], Array]:
+    variate: AbstractControlVariate, visit: Any, cut: Layout, zero: Any, scratch: Any
+) -> tuple[Any, Any, tuple[Array, Array, Array], Array]:
     """The sums over all samples, of each latent and of the ELBO, in the memory of one chunk."""
 
     def first(state: Sums, weight: Array, score: Any) -> Sums:
         return _sums(variate, weight[..., :1], weight, score, cut)
 
     if cut.num_chunks == 1:
-        chunk = visit(jnp.uint32(0), first, zero)
-        return chunk.states, _elbo_sums(chunk.elbo, chunk.elbo[0], cut, jnp.uint32(0)), chunk.floored
+        chunk = visit(jnp.uint32(0), first, zero, scratch)
+        elbo = _elbo_sums(chunk.elbo, chunk.elbo[0], cut, jnp.uint32(0))
+        return chunk.states, chunk.scratch, elbo, chunk.floored
 
     per_fold = cut.num_chunks // cut.folds
 
     def add_chunk(carry, chunk):
-        states, (shift, total, squares), floored = carry
+        states, scratch, (shift, total, squares), floored = carry
 
         def consume(state: Sums, weight: Array, score: Any) -> Sums:
             shift = jnp.where(chunk == 0, weight[..., :1], state.shift)
@@ -190,28 +205,29 @@ def _all_chunks(
             added = jax.tree.map(jnp.add, (state.sums, state.squares), (new.sums, new.squares))
             return Sums(shift, *added, None)
 
-        seen = visit(chunk, consume, states)
+        seen = visit(chunk, consume, states, scratch)
         shift = jnp.where(chunk == 0, seen.elbo[0], shift)
         _, more, more_squares = _elbo_sums(seen.elbo, shift, cut, chunk)
-        return (seen.states, (shift, total + more, squares + more_squares), floored + seen.floored), None
+        elbo = (shift, total + more, squares + more_squares)
+        return (seen.states, seen.scratch, elbo, floored + seen.floored), None
 
     def fold(carry, number):
-        shifts, elbo, floored = carry
+        shifts, *rest = carry
         start = _map(lambda s, shift: s._replace(shift=shift), zero, shifts)
         chunks = number * per_fold + jnp.arange(per_fold, dtype=jnp.uint32)
         if per_fold == 1:
-            (states, elbo, floored), _ = add_chunk((start, elbo, floored), chunks[0])
+            (states, *rest), _ = add_chunk((start, *rest), chunks[0])
         else:
-            (states, elbo, floored), _ = jax.lax.scan(add_chunk, (start, elbo, floored), chunks)
+            (states, *rest), _ = jax.lax.scan(add_chunk, (start, *rest), chunks)
         # the shift is handed on, the sums of each fold are kept
-        return (_map(lambda s: s.shift, states), elbo, floored), _map(lambda s: s._replace(shift=None), states)
+        return (_map(lambda s: s.shift, states), *rest), _map(lambda s: s._replace(shift=None), states)
 
     none = jnp.zeros(())
-    start = (_map(lambda s: s.shift, zero), (none, none, none), jnp.int32(0))
+    start = (_map(lambda s: s.shift, zero), scratch, (none, none, none), jnp.int32(0))
     numbers = jnp.arange(cut.folds, dtype=jnp.uint32)
-    (shifts, elbo, floored), folds = jax.lax.scan(fold, start, numbers)
+    (shifts, scratch, elbo, floored), folds = jax.lax.scan(fold, start, numbers)
     folds = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), folds)
-    return _map(lambda s, shift: s._replace(shift=shift), folds, shifts), elbo, floored
+    return _map(lambda s, shift: s._replace(shift=shift), folds, shifts), scratch, elbo, floored
 
 
 def _map(function: Any, states: Any, *rest: Any) -> Any:
@@ -224,20 +240,24 @@ def _elbo_sums(samples: Array, shift: Array, cut: Layout, chunk: Array) -> tuple
     return shift, centred.sum(), (centred**2).sum()
 
 
-def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, states: Any) -> Any:
+def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, states: Any, scratch: Any) -> Any:
     """Draw the same samples once more, now that the sums over all of them are known."""
 
     # a revisit leaves one sum for each squared score
     begin = _map(lambda s: s._replace(revisited=jax.tree.map(jnp.zeros_like, s.squares)), states)
 
     def consume(state: Sums, weight: Array, score: Any) -> Sums:
-        weight, score = _flat(variate, state.shift, weight, score, cut)
+        weight, score = _by_fold(variate, state.shift, weight, score, cut)
         sums = variate.sums(weight, score)
         elsewhere = jax.tree.map(lambda total, own: total.reshape(own.shape) - own, state.sums, sums)
         more = variate.revisit(elsewhere, weight, score)
-        more = jax.tree.map(lambda leaf: _unflat(leaf, state.shift, cut), more)
+        more = jax.tree.map(lambda leaf: _folds_last(leaf, cut), more)
         return state._replace(revisited=jax.tree.map(jnp.add, state.revisited, more))
 
     chunks = jnp.arange(cut.num_chunks, dtype=jnp.uint32)
-    states, _ = jax.lax.scan(lambda s, chunk: (visit(chunk, consume, s).states, None), begin, chunks)
-    return states
+
+    def again(carry, chunk):
+        seen = visit(chunk, consume, *carry)
+        return (seen.states, seen.scratch), None
+
+    return jax.lax.scan(again, (begin, scratch), chunks)[0][0]

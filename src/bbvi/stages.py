@@ -36,6 +36,9 @@ def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
     return jax.lax.cond(on, stage, zeros, *arguments)
 
 
+_MOVES = frozenset("slice squeeze reshape expand_dims broadcast_in_dim transpose copy".split())
+
+
 class Staged:
     """`function(params, *draw)` of one factor and one draw, taken apart.
 
@@ -54,13 +57,18 @@ class Staged:
         entered = reached(jaxpr, jaxpr.invars[self._num :])
         used = [atom for eqn in jaxpr.eqns if any(v in entered for v in eqn.outvars) for atom in eqn.invars]
         made = reached(jaxpr, jaxpr.invars[: self._num]) - entered - set(jaxpr.invars)
-        self._kept: list[Any] = list(
-            dict.fromkeys(
-                atom
-                for atom in [*used, *jaxpr.outvars]
-                if not isinstance(atom, Literal) and atom in made and jnp.issubdtype(atom.aval.dtype, jnp.floating)
-            )
-        )
+        makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+
+        def source(atom: Any) -> Any:
+            # what is only moved is kept where it comes from: a table in one piece
+            while atom in made and makers[atom].primitive.name in _MOVES and makers[atom].invars[0] in made:
+                atom = makers[atom].invars[0]
+            return atom
+
+        needed = [atom for atom in [*used, *jaxpr.outvars] if not isinstance(atom, Literal) and atom in made]
+        self._kept: list[Any] = [
+            v for v in dict.fromkeys(map(source, needed)) if jnp.issubdtype(v.aval.dtype, jnp.floating)
+        ]
         self._marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in entered]
 
     def before(self, params: Any) -> Float[Array, " kept"]:

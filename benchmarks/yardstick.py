@@ -14,6 +14,8 @@ and B patients a step. What makes it fast on XLA's CPU backend:
 """
 
 import argparse
+import functools
+import math
 import resource
 import time
 from typing import NamedTuple
@@ -26,7 +28,8 @@ from jax import lax
 
 LABS, FACTORS = cohort.NUM_LABS, cohort.NUM_FACTORS
 TILE, FOLDS = 4, 5
-GROUPS = 5  # rejected pairs are redrawn one for each of draws / FOLDS / GROUPS groups of a row and round
+LANES = 8  # of that many neighbours at most one rejected pair is redrawn in a round
+SIDES = (slice(None, TILE // 2), slice(TILE // 2, None))
 f32, u32 = np.float32, np.uint32
 
 # The remainder of Stirling's formula, lgamma(a) = (a - 1/2) log a - a + log(2 pi) / 2 + R(a), as a rational function for
@@ -72,6 +75,11 @@ def fast_log(x):
     m = lax.bitcast_convert_type(word - (exponent << 23), jnp.float32) - 1
     series = m + m * m * (polynomial(m, LOG) * m - f32(0.5))
     return exponent.astype(jnp.float32) * f32(np.log(2)) + series
+
+
+def exp_below_0(x):
+    """To 1e-6, which the test of a proposal needs and no more."""
+    return polynomial(jnp.maximum(x, -16) * f32(1 / 16), (1, 1, 1 / 2, 1 / 6, 1 / 24, 1 / 120)) ** 16
 
 
 def digamma(x):
@@ -126,7 +134,7 @@ def two_gammas(words, first, second):
         ratio = ratio + f32(0.5) * n * n + d * (1 - t * t * t + 3 * log_t)
         positive = positive & (t > 0)
         out.append(offset + 3 * log_t)
-    accepted = positive & (uniform < jnp.exp(ratio))
+    accepted = positive & (uniform < exp_below_0(ratio))
     return lax.complex(jnp.where(accepted, out[0], jnp.inf), jnp.where(accepted, out[1], jnp.inf))
 
 
@@ -158,28 +166,38 @@ def normals(go, key, rows, samples):
 def log_gammas(go, key, rows, start, coefficients, shape):
     """log z of a tile, visits by factors by samples: visits of its first half are paired with those of its second."""
     half, samples = TILE // 2, start + lax.iota(u32, shape.chunk)
-    sides = [[c[side, :, None] for c in coefficients[:3]] for side in (slice(None, half), slice(half, None))]
-    words = stage(go, lambda: packed(threefry(key, samples, rows[:half, :, None])))
-    pair = stage(go, lambda: two_gammas(words, *sides))
-    grouped = (half, FACTORS, GROUPS, -1)
-    lane = jnp.arange(GROUPS, dtype=jnp.int32)[:, None]
+    rows = rows[:half]
+
+    def propose(counter):
+        words = stage(go, lambda: packed(threefry(key, counter, rows[:, :, None])))
+        return stage(go, lambda: two_gammas(words, *([c[v, :, None] for c in coefficients[:3]] for v in SIDES)))
+
+    def first_rejected(pair):
+        marked = (jnp.where(pair[:, :, i].real == jnp.inf, i, lanes) for i in range(lanes))
+        return functools.reduce(jnp.minimum, marked)
+
+    def replace(pair, first, fresh):
+        here = jnp.arange(lanes)[:, None] == first[:, :, None]
+        parts = ((fresh.real, pair.real), (fresh.imag, pair.imag))
+        return lax.complex(*(jnp.where(here, new[:, :, None], old) for new, old in parts))
 
     def again(state):
-        turn, pair = state
-        rejected = pair.real.reshape(grouped) == jnp.inf
-        first = stage(go, lambda: jnp.min(jnp.where(rejected, lane, GROUPS), 2))
-        counter = samples[: first.shape[-1]] + (turn << u32(16))
-        words = stage(go, lambda: packed(threefry(key, counter, rows[:half, :, None])))
-        fresh = stage(go, lambda: two_gammas(words, *sides))
-        write = lane == first[:, :, None]
-        return turn + 1, jnp.where(write, fresh[:, :, None], pair.reshape(grouped)).reshape(pair.shape)
+        turn, pair, first = state
+        fresh = propose(samples[: first.shape[-1]] + (turn << u32(16)))
+        pair = stage(go, replace, pair, first, fresh)
+        return turn + 1, pair, stage(go, first_rejected, pair)
 
-    _, pair = lax.while_loop(lambda s: jnp.any(s[1].real == jnp.inf), again, (u32(1), pair))
+    lanes = math.gcd(shape.chunk, LANES)
+    pair = propose(samples).reshape(half, FACTORS, lanes, -1)
+    state = (u32(1), pair, stage(go, first_rejected, pair))
+    _, pair, _ = lax.while_loop(lambda s: jnp.min(s[2]) < lanes, again, state)
+    pair = pair.reshape(half, FACTORS, shape.chunk)
     log_z = jnp.concatenate([pair.real, pair.imag])
     boost = coefficients[3]
 
     def boosted():  # below a = 1 the draw was one at a + 1, and u**(1/a) brings it back
-        u = unit(threefry(key, samples + u32(1 << 31), rows[:, :, None])[0])
+        words = stage(go, lambda: packed(threefry(key, samples + u32(1 << 31), rows[:, :, None])))
+        u = jnp.concatenate([unit(bits(words.real)), unit(bits(words.imag))])
         return log_z + boost[:, :, None] * fast_log(u)
 
     return lax.cond(jnp.any(boost > 0), boosted, lambda: log_z)
@@ -198,13 +216,37 @@ def transition(x, log_x, before, log_before):
     return (a - 1) * (log_x - log_m) + a - rate * x - remainder
 
 
-def six_sums(h, weight):
-    """Sums over samples of h1, h2, w h1, w h2, n, w n with n = h1**2 + h2**2, w centred at its first sample; and that."""
+def six_sums(go, scores, inputs, weight):
+    """Sums over samples of h1, h2, w h1, w h2, n, w n with n = h1**2 + h2**2, w centred at its first sample; and that.
+
+    Slices of `width` samples are added up first, two sums in one loop: XLA's own sums over the last axis are slow.
+    """
+    size = weight.shape[-1]
+    width = math.gcd(size, 8) if size % 4 == 0 else size
     centre = weight[..., :1]
-    w = weight - centre
-    n = h[0] * h[0] + h[1] * h[1]
-    sums = [jnp.sum(term, -1) for term in (h[0], h[1], w * h[0], w * h[1], n, w * n)]
-    return jnp.stack([*sums, centre[..., 0]])
+
+    def partial(terms):
+        def add():
+            total = (0.0, 0.0)
+            for first in range(0, size, width):
+                h1, h2 = scores(*(x[..., first : first + width] for x in inputs))
+                more = terms(h1, h2, weight[..., first : first + width] - centre)
+                total = (total[0] + more[0], total[1] + more[1])
+            return lax.complex(*total)
+
+        return stage(go, add)
+
+    both = [
+        partial(lambda h1, h2, w: (h1, h2)),
+        partial(lambda h1, h2, w: (w * h1, w * h2)),
+        partial(lambda h1, h2, w: (n := h1 * h1 + h2 * h2, w * n)),
+    ]
+    return jnp.stack([jnp.sum(part, -1) for pair in both for part in (pair.real, pair.imag)] + [centre[..., 0]])
+
+
+def normal_scores(scale):
+    """Of location and log scale, from the standardized draw."""
+    return lambda eps: (eps / scale, eps * eps - 1)
 
 
 def gamma_coefficients(params):
@@ -247,9 +289,12 @@ def score_tile(go, visits, data, coefficients, weights, shape):
     visit = sum(likelihood[:, lab] for lab in range(LABS))
     blanket = step + jnp.where(continues[:, None, None], following, 0) + visit[:, None]
     weight = stage(go, lambda: blanket - (a - 1) * log_x + rate * x)  # log p_i - log q_i
-    b = x * per_mean
-    sums = six_sums((log_x - score - b, b - 1), weight)  # scores / a
-    return sums, sum(likelihood[v] for v in range(TILE))
+
+    def scores(x, log_x):  # divided by a
+        b = x * per_mean
+        return log_x - score - b, b - 1
+
+    return six_sums(go, scores, (x, log_x), weight), sum(likelihood[v] for v in range(TILE))
 
 
 def patient_fold(go, keys, place, patient, draws_w, buffers, shape):
@@ -289,7 +334,7 @@ def patient_fold(go, keys, place, patient, draws_w, buffers, shape):
     state = (jnp.zeros((7, shape.visits, FACTORS)), jnp.zeros((LABS, shape.chunk)))
     sums, columns = lax.fori_loop(0, tiles, score, state)
     weight = stage(go, lambda: columns + f32(0.5) * (eps * eps - offset * offset))
-    return sums, six_sums((eps / scale, eps * eps - 1), weight), columns, buffers
+    return sums, six_sums(go, normal_scores(scale), (eps,), weight), columns, buffers
 
 
 # --- one step --------------------------------------------------------------------------------------------------------
@@ -345,7 +390,7 @@ def gradient(go, key, params, data, batch, shape, control_variate=cross_fitted):
     sums_x, sums_o, columns, _ = lax.fori_loop(0, shape.batch * FOLDS, work, state)
     scale = f32(shape.patients / shape.batch)
     weight = stage(go, lambda: scale * columns[:, :, None] + f32(0.5) * (eps_w**2 - draws_w**2))
-    sums_w = jax.vmap(six_sums)((eps_w / scale_w, eps_w**2 - 1), weight)
+    sums_w = jnp.moveaxis(six_sums(go, normal_scores(scale_w), (eps_w,), weight), 1, 0)
 
     present = jnp.arange(shape.visits)[:, None] < rows["length"][:, None, None]
     x = jnp.where(present, a_x * control_variate(sums_x, shape.draws), 0)
@@ -429,9 +474,7 @@ def gradient_variance(params, patients, chosen, *, draws=1000, repeats=100, seed
 
     `params` is laid out as `start` does; the chosen patients are the batch, and W sees them scaled to all patients.
     """
-    mean, variance = _moments(
-        params, patients, chosen, draws=draws, repeats=repeats, seed=seed, control_variate=plug_in
-    )
+    _, variance = _moments(params, patients, chosen, draws=draws, repeats=repeats, seed=seed, control_variate=plug_in)
     return variance
 
 

@@ -11,11 +11,15 @@ and B patients a step. What makes it fast on XLA's CPU backend:
 - sums over short axes unrolled.
 
     python benchmarks/yardstick.py [--steps 20] [--quick] [--check]
+
+A program that imports it sets `XLA_FLAGS` of the environment to `yardstick.XLA_FLAGS` before JAX starts. Without, XLA runs the
+inner loops piece by piece and, where it sees two cores, cuts pieces of 10 us in two: twice the time.
 """
 
 import argparse
 import functools
 import math
+import os
 import resource
 import time
 from typing import NamedTuple
@@ -30,6 +34,7 @@ LABS, FACTORS = cohort.NUM_LABS, cohort.NUM_FACTORS
 TILE, FOLDS = 4, 5
 LANES = 8  # of that many neighbours at most one rejected pair is redrawn in a round
 SIDES = (slice(None, TILE // 2), slice(TILE // 2, None))
+XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=16777216"
 f32, u32 = np.float32, np.uint32
 
 # The remainder of Stirling's formula, lgamma(a) = (a - 1/2) log a - a + log(2 pi) / 2 + R(a), as a rational function for
@@ -469,16 +474,42 @@ def make_runner(patients, *, batch=25, draws=1000, seed=0):
     return Runner(patients, batch, draws, seed)
 
 
+def stages(shape, rounds=2000):
+    """CPU time of the two halves of a tile, in ns for each draw of x, at concentrations of 30."""
+    go, key = jnp.array(True), jnp.array([0, 1], jnp.uint32)
+    pair = (jnp.full((TILE, FACTORS), np.log(30.0)), jnp.zeros((TILE, FACTORS)))
+    coefficients = [jnp.asarray(c, jnp.float32) for c in gamma_coefficients(pair)]
+    one, data = jnp.ones((TILE, FACTORS, shape.chunk)), jnp.ones((TILE, LABS))
+    weights = (jnp.ones((LABS, FACTORS, shape.chunk)), jnp.ones((LABS, shape.chunk)))
+
+    def draw(i, x, go, coefficients):
+        return draw_tile(go, key, (i.astype(jnp.uint32) * u32(64), u32(0)), coefficients, (x[:1], x[:1]), shape)[0]
+
+    def score(i, x, go, coefficients):
+        out, _ = score_tile(go, (x, x, x, x), (data, data, data[:, 0] > 0), coefficients, weights, shape)
+        return x + 1e-9 * out[0, ..., None]
+
+    costs = {}
+    for name, body in (("draws and transitions", draw), ("likelihood, weights and sums", score)):
+        loop = jax.jit(lambda n, x, *a, body=body: lax.fori_loop(0, n, lambda i, x: body(i, x, *a), x))
+        jax.block_until_ready(loop(1, one, go, coefficients))
+        begin = time.process_time()
+        jax.block_until_ready(loop(rounds, one, go, coefficients))
+        costs[name] = (time.process_time() - begin) / rounds / one.size * 1e9
+    return costs
+
+
 def gradient_variance(params, patients, chosen, *, draws=1000, repeats=100, seed=0):
     """Variance over repeats of the gradient of Eq. 10, each component of W and of o and x of the chosen patients.
 
     `params` is laid out as `start` does; the chosen patients are the batch, and W sees them scaled to all patients.
     """
-    _, variance = _moments(params, patients, chosen, draws=draws, repeats=repeats, seed=seed, control_variate=plug_in)
+    _, variance = moments(params, patients, chosen, draws=draws, repeats=repeats, seed=seed, control_variate=plug_in)
     return variance
 
 
-def _moments(params, patients, chosen, *, draws, repeats, seed, control_variate):
+def moments(params, patients, chosen, *, draws, repeats, seed=0, control_variate=cross_fitted):
+    """Mean and variance over repeats of the gradient."""
     shape, data = prepare(patients, len(chosen), draws)
     batch = jnp.asarray(chosen, jnp.int32)
 
@@ -492,72 +523,30 @@ def _moments(params, patients, chosen, *, draws, repeats, seed, control_variate)
     return jax.tree.map(lambda g: g.mean(0), stacked), jax.tree.map(lambda g: g.var(0, ddof=1), stacked)
 
 
-def pathwise(params, patients, *, draws, repeats, seed=0):
-    """The same gradient by another road: jax.random's draws, densities of jax.scipy, and differentiation through both."""
-    from jax.scipy.stats import gamma, norm
-
-    shape, data = prepare(patients, len(patients.labs), draws)
-    present = (jnp.arange(shape.visits) < data["length"][:, None])[:, :, None]
-
-    def gap(params, key):
-        keys = jax.random.split(key, 3)
-        (w, log_sw), (o, log_so), (log_a, log_mean) = (params[name] for name in "Wox")
-        z_w = w + jnp.exp(log_sw) * jax.random.normal(keys[0], w.shape)
-        z_o = o + jnp.exp(log_so) * jax.random.normal(keys[1], o.shape)
-        a, scale = jnp.exp(log_a), jnp.exp(log_mean - log_a)
-        z_x = jax.random.gamma(keys[2], a) * scale
-        mean = jnp.maximum(jnp.concatenate([jnp.ones_like(z_x[:, :1]), z_x[:, :-1]], 1), cohort.FLOOR)
-        ratio = cohort.VARIANCE_X / mean
-        x_terms = gamma.logpdf(z_x, mean / ratio, scale=ratio) - gamma.logpdf(z_x, a, scale=scale)
-        located = jnp.einsum("pvk,lk->pvl", z_x, z_w) + z_o[:, None]
-        l_terms = jnp.where(data["observed"] != 0, norm.logpdf(data["labs"], located, cohort.SIGMA_L), 0)
-        w_terms = norm.logpdf(z_w) - norm.logpdf(z_w, w, jnp.exp(log_sw))
-        o_terms = norm.logpdf(z_o) - norm.logpdf(z_o, o, jnp.exp(log_so))
-        return jnp.where(present, x_terms, 0).sum() + l_terms.sum() + w_terms.sum() + o_terms.sum()
-
-    slope = jax.jit(lambda key: jax.vmap(jax.grad(gap), (None, 0))(params, jax.random.split(key, draws)))
-    batches = [
-        jax.tree.map(lambda g: np.asarray(g, np.float64).mean(0), slope(k))
-        for k in jax.random.split(jax.random.key(seed), repeats)
-    ]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-    return jax.tree.map(lambda g: g.mean(0), stacked), jax.tree.map(lambda g: g.var(0, ddof=1), stacked)
-
-
-def check(repeats, draws=25):
-    """Is the mean of the yardstick's gradient the gradient? Deviations in standard errors, of every component."""
-    patients = cohort.simulate(3, longest=9)
-    shape, _ = prepare(patients, 3, draws)
-    params = start(patients, shape.visits)
-    params["x"] = params["x"].at[0, :, ::3].add(-2.5)  # concentrations below 1 too
-    settings = {"draws": draws, "repeats": repeats}
-    options = {"chosen": range(3), "seed": 0, "control_variate": cross_fitted}
-    mean, variance = _moments(params, patients, **settings, **options)
-    other, spread = pathwise(params, patients, **settings)
-    for name in "Wox":
-        error = np.sqrt((variance[name] + spread[name]) / repeats)
-        z = ((mean[name] - other[name])[error > 0] / error[error > 0]).ravel()
-        print(
-            f"{name}: {len(z)} components, {np.sqrt(np.mean(z * z)):.2f} standard errors root mean square, {np.abs(z).max():.2f} at most"
-        )
-
-
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=20, help="in one compiled call")
+    parser.add_argument("--calls", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a small cohort and few draws")
     parser.add_argument("--check", action="store_true", help="compare the gradient with an independent one")
     args = parser.parse_args()
+    os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
     if args.check:
-        return check(2000)
+        import yardstick_check
+
+        return yardstick_check.check(quick=args.quick)
+    patients = cohort.simulate(12, longest=12) if args.quick else cohort.simulate()
     begin = time.perf_counter()
-    runner = make_runner(cohort.simulate())
+    runner = make_runner(patients, batch=3, draws=200) if args.quick else make_runner(patients)
     print(f"compiled in {time.perf_counter() - begin:.1f} s")
-    for _ in range(5):
+    for _ in range(args.calls):
         wall, cpu = time.perf_counter(), time.process_time()
         runner.run(args.steps)
         wall, cpu = (t / args.steps * 1e3 for t in (time.perf_counter() - wall, time.process_time() - cpu))
         print(f"{cpu:.1f} ms CPU, {wall:.1f} ms wall a step")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB")
+    for name, cost in stages(runner.shape).items():
+        print(f"{cost:.2f} ns a draw of x: {name}")
 
 
 if __name__ == "__main__":

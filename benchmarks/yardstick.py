@@ -486,8 +486,8 @@ def stages(shape, rounds=2000):
         return draw_tile(go, key, (i.astype(jnp.uint32) * u32(64), u32(0)), coefficients, (x[:1], x[:1]), shape)[0]
 
     def score(i, x, go, coefficients):
-        out, _ = score_tile(go, (x, x, x, x), (data, data, data[:, 0] > 0), coefficients, weights, shape)
-        return x + 1e-9 * out[0, ..., None]
+        out, columns = score_tile(go, (x, x, x, x), (data, data, data[:, 0] > 0), coefficients, weights, shape)
+        return x + f32(1e-9) * (jnp.sum(out, 0)[..., None] + jnp.sum(columns, 0))
 
     costs = {}
     for name, body in (("draws and transitions", draw), ("likelihood, weights and sums", score)):

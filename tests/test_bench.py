@@ -31,3 +31,21 @@ def test_the_benchmark_of_rao_blackwellization_runs():
     lines = done.stdout.splitlines()[1:]
     assert len(lines) == 6
     assert all(any(character.isdigit() for character in line) for line in lines)
+
+
+def test_the_yardstick_runs():
+    command = [sys.executable, str(ROOT / "benchmarks" / "yardstick.py"), "--quick", "--steps", "2", "--calls", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    assert sum("ms CPU" in line for line in lines) == 2
+
+
+def test_the_gradient_of_the_yardstick_agrees_with_pathwise_gradients():
+    command = [sys.executable, str(ROOT / "benchmarks" / "yardstick.py"), "--quick", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    p_values = [float(line.split()[2].rstrip(",")) for line in lines if line.startswith("Gamma")]
+    deviations = [float(line.split()[4].rstrip(",")) for line in lines if "rms" in line]
+    assert len(p_values) == 5 and min(p_values) > 1e-4
+    assert len(deviations) == 3 and max(deviations) < 1.5

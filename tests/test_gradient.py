@@ -51,15 +51,18 @@ def test_folds_of_different_sizes_are_unbiased(chunk):
     assert largest_gap(model.expected(estimator, 3, chunk=chunk), model.gradient()) < ROUNDING
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("numbers", [[0, 1, 2], [2, 0], [1]])
-def test_blocks_of_groups_do_not_change_the_gradient(size, numbers, monkeypatch):
-    """Blocks that reach into the next bucket, or beyond the batch, count only their own groups."""
-    model = exact("ragged_groups")
-    assert len(model.target.buckets) > 1
-    truth = model.expected(UNBIASED["Eq. 10, cross-fitted"], 2, numbers=numbers)
-    monkeypatch.setattr(sys.modules["bbvi.evaluate"], "_block_size", lambda *_: size)
-    assert largest_gap(model.expected(UNBIASED["Eq. 10, cross-fitted"], 2, numbers=numbers), truth) < ROUNDING
+@pytest.mark.parametrize("floats", [1, 1 << 30])
+@pytest.mark.parametrize("name", ["ragged_groups", "groups", "ratings"])
+def test_blocks_and_tiles_do_not_change_the_gradient(name, floats, monkeypatch):
+    """One row and one group at a time, or all at once; a packed group's padding lies in the next group."""
+    model = exact(name)
+    estimator = UNBIASED["Eq. 10, cross-fitted"]
+    for numbers in ([0, 1, 2], [2, 0], [1]):
+        truth = model.expected(estimator, 2, numbers=numbers)
+        monkeypatch.setattr(sys.modules["bbvi.evaluate"], "_FLOATS_PER_BLOCK", floats)
+        monkeypatch.setattr(sys.modules["bbvi.rows"], "_FLOATS_PER_TILE", floats)
+        assert largest_gap(model.expected(estimator, 2, numbers=numbers), truth) < ROUNDING
+        monkeypatch.undo()
 
 
 def test_plug_in_is_biased():

@@ -17,7 +17,6 @@ from bbvi.storage import check_same_model, describe
 def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
     """Algorithm 1, "initialize lambda randomly", but for what `init=` fixes; rows by the number of their group."""
 
-    @jax.jit
     def random(at: Key) -> dict[str, Lambda]:
         def rows(name: str, latent: Latent) -> Any:
             numbers = jnp.arange(problem.num_groups)
@@ -28,7 +27,8 @@ def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
             "locals": {name: rows(name, latent) for name, latent in problem.locals.items()},
         }
 
-    params = random(fold(key, "start"))
+    # run once: it is not worth the compiler's effort
+    params = jax.jit(random, compiler_options={"xla_backend_optimization_level": 0})(fold(key, "start"))
     for name, latent in problem.globals.items():
         params["globals"][name] |= latent.given_start(name, {})
     for name, latent in problem.locals.items():

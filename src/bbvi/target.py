@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 
 from bbvi.blankets import Blankets, find_blankets
-from bbvi.groups import AbstractGroups, Cohort, cut_rows, first_row
+from bbvi.groups import AbstractGroups, Cohort, Stream, cut_rows, first_row
 from bbvi.model import Problem
 
 
@@ -39,16 +40,30 @@ class Target(NamedTuple):
         return Bucket(self.problem, self.blankets, self.floats_per_draw)
 
 
+def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
+    """The shapes of one group's row, with the ragged axes of a cohort cut to these lengths."""
+    if isinstance(groups, Stream):
+        return first_row(groups)
+
+    def first(groups: AbstractGroups) -> Any:
+        rows = groups.take(np.array([0]))
+        if lengths is not None and isinstance(groups, Cohort):
+            rows = cut_rows(rows, groups.axes, lengths)
+        return jax.tree.map(lambda leaf: leaf[0], rows)
+
+    return eqx.filter_eval_shape(first, groups)
+
+
 def find_target(problem: Problem, data: Any, groups: AbstractGroups | None, *, fit_globals: bool = True) -> Target:
     """Read off the blankets of a problem, for each bucket of its groups."""
-    blankets, floats = find_blankets(problem, data, None if groups is None else first_row(groups))
+    row = None if groups is None else row_shapes(groups)
+    blankets, floats = find_blankets(problem, data, row)
     target = Target(problem, blankets, floats, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return target
-    rows = groups.take(np.array([0]))
     buckets = []
     for lengths in groups.buckets[:-1]:
-        row = jax.tree.map(lambda leaf: leaf[0], cut_rows(rows, groups.axes, lengths))
+        row = row_shapes(groups, lengths)
         buckets.append(Bucket(short := problem.at(lengths), *find_blankets(short, data, row)))
     return target._replace(buckets=(*buckets, target.whole), axes=groups.axes)

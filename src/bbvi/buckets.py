@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-_MOST_BUCKETS = 5
+_MOST_BUCKETS = 4
 _MOST_CUTS = 200
 # a further bucket has to be compiled: it must save this share of the rows
 _WORTH = 0.04

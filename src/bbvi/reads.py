@@ -159,7 +159,7 @@ class Scope:
         inputs = [a.val if isinstance(a, Literal) else self._values[a] for a in eqn.invars]
         made: Any = [None] * len(eqn.outvars)
         if all(value is not None for value in inputs):
-            made = bind(eqn, [jnp.asarray(v) for v in inputs])
+            made = _with_numpy(eqn, inputs) or bind(eqn, [jnp.asarray(v) for v in inputs])
             # what is not finite at some latents, such as 0 * log(0), may be so because of them
             made = [
                 None if self.reads(v) is not None and _is_wild(m) else m for v, m in zip(eqn.outvars, made, strict=True)
@@ -273,6 +273,35 @@ class Scope:
             return self.nested(chosen, eqn.invars[1:], ins[1:])
         found = [self.nested(branch, eqn.invars[1:], ins[1:]) for branch in branches]
         return [_like(union([*parts, ins[0]]), v) for *parts, v in zip(*found, eqn.outvars, strict=True)]
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
+    "div": np.divide, "log": np.log, "exp": np.exp, "eq": np.equal, "ne": np.not_equal, "gt": np.greater, "lt": np.less,
+    "ge": np.greater_equal, "le": np.less_equal,
+}  # fmt: skip
+
+
+def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
+    """The results of common operations, without a compiler; None for others, and for integers, which wrap around."""
+    name, variable = eqn.primitive.name, eqn.outvars[0]
+    arrays = [np.asarray(value) for value in inputs]
+    if any(array.dtype not in (np.float32, np.float64) for array in arrays):
+        return None
+    with np.errstate(all="ignore"):
+        if name in _NUMPY:
+            made = _NUMPY[name](*arrays)
+        elif name in _MOVES:
+            made = _MOVES[name](arrays[0], eqn.params)
+        elif name == "concatenate":
+            made = np.concatenate(arrays, eqn.params["dimension"])
+        elif name == "integer_pow":
+            made = arrays[0] ** eqn.params["y"]
+        elif name == "convert_element_type" and variable.aval.dtype in (np.float32, np.float64):
+            made = arrays[0]
+        else:
+            return None
+    return [np.asarray(made, variable.aval.dtype)]
 
 
 def _is_wild(value: Any) -> bool:

@@ -18,12 +18,14 @@ _NUM_DRAWS = 2
 _NUM_GROUPS = 4
 _NUM_MOVES = 4
 _SHARES = (0.5, 0.25, 0.1)
+# run a few times: not worth the compiler's effort
+_ONCE: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
 
 
 def check_padding(problem: Problem, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups: no term may move."""
     generator = np.random.default_rng(0)
-    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS))
+    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS), **_ONCE)
 
     def values(names: Any) -> dict[str, Any]:
         return {
@@ -67,16 +69,18 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         values[name] = flat.reshape(columns.shape)
     place = problem.no_place(len(moves) + 1)
     beta = {name: values[name] for name in problem.globals} | place
-    prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1))(beta, data)
+    prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1), **_ONCE)(beta, data)
     _check_moves(prior, blankets.prior, moves, tuple(problem.opaque))
-    _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1))(beta, data))
+    _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1), **_ONCE)(beta, data))
     if groups is not None:
         row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
         z = {name: values[name] for name in problem.locals} | place
-        terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1))(beta, z, row)
+        terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1), **_ONCE)(beta, z, row)
         look_ups = blankets.look_ups, blankets.indices(row)
         _check_moves(terms, blankets.group, moves, tuple(problem.opaque), look_ups)
-        _check_totals(terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1))(beta, z, row))
+        _check_totals(
+            terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1), **_ONCE)(beta, z, row)
+        )
 
 
 def _check_totals(factors: Terms, terms: Terms) -> None:

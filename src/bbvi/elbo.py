@@ -41,7 +41,8 @@ def from_samples(samples: np.ndarray) -> Estimate:
 class Ratios:
     """log p - log q of a problem at draws of (seed, sample, group): the globals' part and each group's."""
 
-    def __init__(self, problem: Problem, floats_per_draw: int):
+    def __init__(self, problem: Problem, floats_per_draw: int, *, once: bool = False):
+        """`once`: used a single time, so that it is not worth the compiler's effort."""
         self.problem, self.floats_per_draw = problem, floats_per_draw
 
         def at_globals(params: Lambda, data: Any, key: Key, samples: Array):
@@ -51,7 +52,8 @@ class Ratios:
         def at_groups(beta: dict[str, Array], batch: Batch, key: Key, samples: Array) -> Float[Array, "batch samples"]:
             return group_log_ratios(problem, beta, batch, key=key, samples=samples)
 
-        self._at_globals, self._at_groups = eqx.filter_jit(at_globals), eqx.filter_jit(at_groups)
+        options = {"compiler_options": {"xla_backend_optimization_level": 0}} if once else {}
+        self._at_globals, self._at_groups = eqx.filter_jit(at_globals, **options), eqx.filter_jit(at_groups, **options)
 
     def globals(self, params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""

@@ -178,7 +178,7 @@ def _prepare(
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     loop = Loop(target, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    return Run(loop, params, flat, groups, key, Ratios(problem, target.floats_per_draw), recheck)
+    return Run(loop, params, flat, groups, key, Ratios(problem, target.floats_per_draw, once=True), recheck)
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

@@ -22,6 +22,7 @@ from bbvi.patterns import AbstractPattern, Reduction, recognise, sum_over, whole
 from bbvi.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.reads import Lost, reads
 from bbvi.samples_last import Last, run_last
+from bbvi.traces import all_consts
 
 Patterns = Mapping[str, Mapping[str, AbstractPattern]]
 #: of each array of factors, its sums over some axes
@@ -39,6 +40,10 @@ class Part(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     lost: list[Lost]
 
+    def traced(self) -> list[Any]:
+        """The trace, as text, and the arrays in it."""
+        return [] if self.function is None else [str(self.function.closed.jaxpr), *all_consts(self.function.closed)]
+
 
 _NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
 
@@ -47,7 +52,7 @@ class Traced:
     """The trace of all factors, evaluated for many samples at once."""
 
     def __init__(self, closed: ClosedJaxpr, names: list[str]):
-        self._closed, self._names = closed, names
+        self.closed, self._names = closed, names
 
     def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
         """The arrays of factors; `logs` are the logarithms of those latents that have one."""
@@ -57,12 +62,12 @@ class Traced:
         ]
         inputs = [*last, *jax.tree.leaves(arrays)]
         typed = []
-        for value, variable in zip(inputs, self._closed.jaxpr.invars, strict=True):
+        for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
             if isinstance(value, Last):
                 typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
             else:
                 typed.append(jnp.asarray(value, variable.aval.dtype))
-        values = run_last(self._closed, typed, self._closed.jaxpr.outvars, num)
+        values = run_last(self.closed, typed, self.closed.jaxpr.outvars, num)
         return dict(zip(self._names, values, strict=True))
 
 

@@ -13,10 +13,10 @@ from bbvi.batches import check_batch_size
 from bbvi.check import check_blankets, check_padding
 from bbvi.checkpoint import History, fingerprint, load_checkpoint
 from bbvi.chunks import Run, drain, limits
+from bbvi.compiled import compiled
 from bbvi.converged import Converged
 from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
-from bbvi.elbo import Ratios
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import Cohort, Stream
 from bbvi.model import AnyModel, Model, bind
@@ -25,7 +25,6 @@ from bbvi.posterior import Posterior
 from bbvi.progress import progress_bar
 from bbvi.recheck import Recheck
 from bbvi.start import starting_params, warm_start
-from bbvi.step import Loop
 from bbvi.stop import AbstractStop, Budget
 from bbvi.target import find_target
 
@@ -176,9 +175,9 @@ def _prepare(
         check_padding(problem, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
-    loop = Loop(target, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
+    loop, ratios = compiled(target, flat, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    return Run(loop, params, flat, groups, key, Ratios(problem, target.floats_per_draw, once=True), recheck)
+    return Run(loop, params, flat, groups, key, ratios, recheck)
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

@@ -4,6 +4,7 @@ A transformation's `update` also gets `families=`, the family of each latent in 
 gradient is an ordinary transformation.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -28,6 +29,11 @@ def adagrad(eta: float = 1.0) -> optax.GradientTransformation:
         Array([0.5], dtype=float32)
     """
     _positive("adagrad", "eta", eta)
+    return _adagrad(float(eta))
+
+
+@functools.cache  # the same transformation each time: a compiled step is known by it
+def _adagrad(eta: float) -> optax.GradientTransformation:
     return optax.chain(optax.scale_by_rss(initial_accumulator_value=0.0, eps=0.0), optax.scale_by_learning_rate(eta))
 
 
@@ -47,6 +53,11 @@ def robbins_monro(eta: float = 0.1, *, power: float = 0.75, delay: float = 1.0) 
         raise ValueError(
             f"robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
         )
+    return _robbins_monro(float(eta), float(power), float(delay))
+
+
+@functools.cache
+def _robbins_monro(eta: float, power: float, delay: float) -> optax.GradientTransformation:
     return optax.sgd(lambda count: eta * (count + delay) ** -power)
 
 

@@ -76,6 +76,19 @@ def reached(jaxpr: Jaxpr, variables: Sequence[Any]) -> set[Any]:
     return found
 
 
+def all_consts(closed: ClosedJaxpr) -> list[Any]:
+    """The arrays that a trace holds, those of loops and branches inside it too."""
+    found = list(closed.consts)
+    for eqn in closed.jaxpr.eqns:
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(inner, Jaxpr):
+                    inner = ClosedJaxpr(inner, ())
+                if isinstance(inner, ClosedJaxpr):
+                    found += all_consts(inner)
+    return found
+
+
 def _leading_to(jaxpr: Jaxpr, outputs: Sequence[Any], given: Mapping[Any, Any], *, effects: bool) -> list[Any]:
     """The equations these variables come from, and those with side effects such as printing if asked for."""
     needed = {atom for atom in outputs if not isinstance(atom, Literal)}

@@ -1,0 +1,98 @@
+"""Compiled steps are used again for the same traces, and only for these."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import bbvi
+from bbvi import compiled
+
+FEW = bbvi.Budget(steps=3)
+Y = np.array([1.0, 2.0, 3.0])
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    compiled._kept.clear()
+
+
+def model(scale=1.0):
+    return bbvi.Model(
+        lambda z, y: dist.Normal(0, scale).log_prob(z["mu"]) + dist.Normal(z["mu"], 1).log_prob(y).sum(), mu=bbvi.real()
+    )
+
+
+def fit(*arguments, **settings):
+    return bbvi.fit(*arguments, stop=FEW, **settings)
+
+
+def loops():
+    return len(compiled._kept)
+
+
+def test_the_same_fit_is_compiled_once():
+    one, other = fit(model(), Y, seed=1), fit(model(), Y, seed=1)
+    assert loops() == 1
+    assert np.array_equal(one.params["mu"]["loc"], other.params["mu"]["loc"])
+
+
+def test_a_function_that_reads_a_changed_variable_is_another_one():
+    settings = {"scale": 1.0}
+    changing = bbvi.Model(
+        lambda z, y: dist.Normal(0, settings["scale"]).log_prob(z["mu"]) + dist.Normal(z["mu"], 1).log_prob(y).sum(),
+        mu=bbvi.real(),
+    )
+    first = fit(changing, Y)
+    settings["scale"] = 0.01
+    second = fit(changing, Y)
+    assert loops() == 2
+    assert not np.array_equal(first.params["mu"]["loc"], second.params["mu"]["loc"])
+    assert np.array_equal(second.params["mu"]["loc"], fit(model(0.01), Y).params["mu"]["loc"])
+
+
+def test_an_array_in_the_function_counts():
+    def with_array(values):
+        weights = jnp.asarray(values)
+        return bbvi.Model(lambda z, y: (weights * dist.Normal(z["mu"], 1).log_prob(y)).sum(), mu=bbvi.real())
+
+    first, second = fit(with_array([1.0, 1.0, 1.0]), Y), fit(with_array([1.0, 0.0, 1.0]), Y)
+    assert loops() == 2
+    assert not np.array_equal(first.params["mu"]["loc"], second.params["mu"]["loc"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient": bbvi.Score(control_variate=None)},
+        {"draws": bbvi.MonteCarlo(7)},
+        {"optimizer": bbvi.adagrad(0.5)},
+    ],
+)
+def test_other_settings_are_another_step(settings):
+    fit(model(), Y)
+    fit(model(), Y, **settings)
+    assert loops() == 2
+
+
+def test_a_loop_over_other_constants_is_another_one():
+    import jax
+
+    def looped(values):
+        steps = np.asarray(values)
+
+        def log_joint(z, y):
+            total, _ = jax.lax.scan(lambda t, s: (t + dist.Normal(s, 1).log_prob(z["mu"]), None), 0.0, steps)
+            return total
+
+        return bbvi.Model(log_joint, mu=bbvi.real())
+
+    first, second = fit(looped([0.0, 1.0]), Y), fit(looped([0.0, 2.0]), Y)
+    assert loops() == 2
+    assert not np.array_equal(first.params["mu"]["loc"], second.params["mu"]["loc"])
+
+
+def test_few_are_kept():
+    for draws in range(2, 14):
+        fit(model(), Y, draws=bbvi.MonteCarlo(draws))
+    assert loops() == compiled._MOST

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate
+from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate, sum_over_samples
 from bbvi.counter import Key
 from bbvi.draws import AbstractDraws, Layout, drawers, layout
 from bbvi.evaluate import Batch, Chunk, Lambda, Scene, evaluate, new_scratch, packing_of, set_up
@@ -21,7 +21,7 @@ from bbvi.target import Target
 class Estimate(NamedTuple):
     """A noisy gradient, of the globals and of the batch's rows (without N/B), and what was seen on the way.
 
-    `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`.
+    `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`; `room` is memory for the next one.
     """
 
     globals: Lambda
@@ -30,6 +30,7 @@ class Estimate(NamedTuple):
     elbo: Float[Array, ""]
     elbo_error: Float[Array, ""]
     floored: Int[Array, ""]
+    room: Any = None
 
 
 class AbstractGradient(eqx.Module):
@@ -39,11 +40,26 @@ class AbstractGradient(eqx.Module):
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
+    def room(self, target: Target, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
+        """Memory that estimates hand on, from one to the next."""
+        return None
+
     @abstractmethod
     def estimate(
-        self, target: Target, params: Lambda, data: Any, batch: Batch | None, *, draws: AbstractDraws, key: Key
+        self,
+        target: Target,
+        params: Lambda,
+        data: Any,
+        batch: Batch | None,
+        *,
+        draws: AbstractDraws,
+        key: Key,
+        room: Any = None,
     ) -> Estimate:
-        """Estimate at the globals' lambda `params` and the batch's rows, with random numbers from `key`."""
+        """Estimate at the globals' lambda `params` and the batch's rows, with random numbers from `key`.
+
+        `room` is memory that an earlier estimate of the same shapes has left.
+        """
 
 
 class Sums(NamedTuple):
@@ -85,10 +101,16 @@ class Score(AbstractGradient):
                 f"use draws=bbvi.MonteCarlo({least}) or more, or control_variate=None"
             )
 
+    def room(self, target, params, batch, draws):
+        cut = layout(draws, target.floats_per_draw, self._variate().folds)
+        key = jnp.zeros(2, jnp.uint32)
+        scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
+        return new_scratch(target, scene, cut.chunk)
+
     def _variate(self) -> AbstractControlVariate:
         return NoControlVariate() if self.control_variate is None else self.control_variate
 
-    def estimate(self, target, params, data, batch, *, draws, key):
+    def estimate(self, target, params, data, batch, *, draws, key, room=None):
         variate = self._variate()
         cut = layout(draws, target.floats_per_draw, variate.folds)
         latents = drawers(draws, target.problem.latents)
@@ -102,7 +124,7 @@ class Score(AbstractGradient):
                 states=states, scratch=scratch, consume=consume,
             )  # fmt: skip
 
-        scratch = new_scratch(target, scene, cut.chunk)
+        scratch = new_scratch(target, scene, cut.chunk) if room is None else room
         zero = _zero_states(variate, target, scene, batch, cut)
         states, scratch, elbo, floored = _all_chunks(variate, visit, cut, zero, scratch)
         if variate.two_passes and cut.num_chunks > 1:
@@ -115,7 +137,7 @@ class Score(AbstractGradient):
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
-        return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored)
+        return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored, scratch)
 
 
 def _in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
@@ -155,8 +177,7 @@ def _zero_states(
 def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> Sums:
     """The sums over one chunk, with folds last."""
     weight, score = _by_fold(variate, shift, weight, score, cut)
-    sums = variate.sums(weight, score)
-    squares = jax.tree.map(lambda h: (h**2).sum(-1), score)
+    sums, squares = sum_over_samples(lambda w, h: (variate.summands(w, h), jax.tree.map(jnp.square, h)), weight, score)
     revisited = None
     if cut.num_chunks == 1:
         revisited = variate.revisit(jax.tree.map(jnp.zeros_like, sums), weight, score)
@@ -248,7 +269,7 @@ def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, state
 
     def consume(state: Sums, weight: Array, score: Any) -> Sums:
         weight, score = _by_fold(variate, state.shift, weight, score, cut)
-        sums = variate.sums(weight, score)
+        sums = sum_over_samples(variate.summands, weight, score)
         elsewhere = jax.tree.map(lambda total, own: total.reshape(own.shape) - own, state.sums, sums)
         more = variate.revisit(elsewhere, weight, score)
         more = jax.tree.map(lambda leaf: _folds_last(leaf, cut), more)

@@ -117,18 +117,22 @@ class Loop:
         zeros = jnp.zeros(self.capacity)
         record = Record(zeros, zeros, zeros, jnp.zeros(self.capacity, jnp.int32))
         begin = state.step
+        # memory for the draws of a step, handed on from step to step
+        batch = jax.eval_shape(lambda: self.batch(state.params, key, begin, source, jnp.int32(0)))
+        room = jax.eval_shape(lambda b: self.gradient.room(self.target, state.params["globals"], b, self.draws), batch)
+        room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), room)
 
         def go_on(carry):
-            state, _ = carry
+            state, *_ = carry
             return (state.step < end) & (state.fired < 0) & (state.broken < 0)
 
         def body(carry):
-            state, record = carry
+            state, record, room = carry
             i = state.step - begin
-            state, info = self._step(state, key, data, source, i)
-            return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info)
+            state, info, room = self._step(state, key, data, source, i, room)
+            return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info), room
 
-        state, record = jax.lax.while_loop(go_on, body, (state, record))
+        state, record, _ = jax.lax.while_loop(go_on, body, (state, record, room))
         return state, record, state.step - begin
 
     def batch(self, params: dict[str, Lambda], key: Key, step: Array, source: Any, i: Array) -> Batch | None:
@@ -144,11 +148,10 @@ class Loop:
             rows, lengths = source.take(groups), source.lengths(groups)
         return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]), counts)
 
-    def _step(self, state: State, key: Key, data: Any, source: Any, i: Array) -> tuple[State, Record]:
+    def _step(self, state: State, key: Key, data: Any, source: Any, i: Array, room: Any) -> tuple[State, Record, Any]:
         batch = self.batch(state.params, key, state.step, source, i)
-        estimate = self.gradient.estimate(
-            self.target, state.params["globals"], data, batch, draws=self.draws, key=self.draws_key(key, state.step)
-        )
+        at, params = self.draws_key(key, state.step), state.params["globals"]
+        estimate = self.gradient.estimate(self.target, params, data, batch, draws=self.draws, key=at, room=room)
         before, after, optimizer = self._ascend(state, estimate, batch)
         broken = self._broken(estimate, after)
         good = broken < 0
@@ -172,7 +175,7 @@ class Loop:
             # a call that failed can be made again: all of the state stays that of the last good step
             kept = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)
             new = kept._replace(broken=broken)
-        return new, record
+        return new, record, estimate.room
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
         before: dict[str, Lambda] = {"globals": {}, "rows": {}}

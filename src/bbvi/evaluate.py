@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets import Blankets, Sums
+from bbvi.control_variates import sum_over_samples
 from bbvi.counter import Key, fold, fold_names
 from bbvi.draws import AbstractDraws, Drawer, MonteCarlo, draw_latent, latent_values, log_q
 from bbvi.families import Params
@@ -161,17 +162,17 @@ def evaluate(
     def sum_up(name: str) -> Callable[..., Any]:
         def tile(rows: Rows, u: Array, log_p: Array, state: Any) -> Any:
             log_q_i, score = scene.latents[name].density(on, rows.prepared, u)
-            moved = _floored(scene.latents[name].latent, rows, u, counts)
-            log_q_i, score = jax.tree.map(lambda leaf: _mask(rows.real, leaf), (log_q_i, score))
 
             def weigh(log_p: Array, log_q_i: Array) -> Array:
                 weight = log_p - log_q_i if rao_blackwell else log_p
-                weight = _mask(rows.real, weight)
                 return weight if counts is None else jnp.where(counts, weight, 0)
 
             weight = materialise(on, weigh, log_p, log_q_i)
             score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
-            return (log_q_i.sum(0), moved), consume(state, weight, score)
+            # padding is taken out of the sums, which are small
+            sums = jax.tree.map(lambda leaf: _mask(rows.real, leaf), consume(state, weight, score))
+            moved = _floored(scene.latents[name].latent, rows, u, counts)
+            return (_mask(rows.real, log_q_i).sum(0), moved), sums
 
         return tile
 
@@ -252,9 +253,14 @@ def _filled(flat: Array, num: int) -> Array:
 
 
 def _floored(latent: Latent, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
-    moved = jax.vmap(jax.vmap(latent.family.floored, in_axes=-1, out_axes=-1))(u)
-    moved = moved if rows.real is None else moved & rows.real[:, None]
-    return (moved if counts is None else moved & counts).sum(dtype=jnp.int32)
+    moved = jax.vmap(jax.vmap(latent.family.floored, in_axes=-1, out_axes=-1))
+
+    def summand(u: Array, counts: Array | None) -> Array:
+        found = moved(u) if counts is None else moved(u) & counts
+        return found.astype(jnp.float32)
+
+    per_row = sum_over_samples(summand, u, counts)
+    return _mask(rows.real, per_row).sum().astype(jnp.int32)
 
 
 class _Groups:

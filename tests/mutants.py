@@ -32,8 +32,8 @@ MUTANTS = {
     ),
     "one factor counted twice": Mutant(
         "blankets.py",
-        "total = total + pattern.sum(terms[name])",
-        "total = total + pattern.sum(terms[name]) * (1 + (name == next(iter(part[latent]))))",
+        "total = total + pattern.arranged(sums[name][pattern.summed])",
+        "total = total + pattern.arranged(sums[name][pattern.summed]) * (1 + (name == next(iter(part[latent]))))",
         "unbiased_by_enumeration or all_batches",
     ),
     "N/B applied twice": Mutant(

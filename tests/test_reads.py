@@ -190,4 +190,5 @@ def dense(pattern, term, factor):
 def assert_sums(pattern, pairs, term, factor):
     values = np.random.default_rng(0).normal(size=(*term, 7)).astype(np.float32)
     expected = pairs.T.astype(float) @ values.reshape(-1, 7)
-    np.testing.assert_allclose(np.asarray(pattern.sum(jnp.asarray(values))).reshape(-1, 7), expected, atol=1e-5)
+    found = np.broadcast_to(pattern.sum(jnp.asarray(values)), (*factor, 7))
+    np.testing.assert_allclose(found.reshape(-1, 7), expected, atol=1e-5)

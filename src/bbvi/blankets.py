@@ -18,7 +18,7 @@ from bbvi.factors import Factors, is_array
 from bbvi.host import PLACE_WORDS
 from bbvi.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.model import Problem, Terms, Values
-from bbvi.patterns import AbstractPattern, Reduction, recognise, sum_over, whole
+from bbvi.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.reads import Lost, reads
 from bbvi.samples_last import Last, run_last
@@ -42,7 +42,10 @@ class Part(NamedTuple):
 
     def traced(self) -> list[Any]:
         """The trace, as text, and the arrays in it."""
-        return [] if self.function is None else [str(self.function.closed.jaxpr), *all_consts(self.function.closed)]
+        if self.function is None:
+            return []
+        closed = self.function.closed
+        return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
 
 
 _NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
@@ -51,8 +54,8 @@ _NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
 class Traced:
     """The trace of all factors, evaluated for many samples at once."""
 
-    def __init__(self, closed: ClosedJaxpr, names: list[str]):
-        self.closed, self._names = closed, names
+    def __init__(self, closed: ClosedJaxpr, names: list[str], *, fast_lgamma: bool):
+        self.closed, self.fast_lgamma, self._names = closed, fast_lgamma, names
 
     def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
         """The arrays of factors; `logs` are the logarithms of those latents that have one."""
@@ -61,13 +64,13 @@ class Traced:
             Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
         ]
         inputs = [*last, *jax.tree.leaves(arrays)]
-        typed = []
+        typed: list[Any] = []
         for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
             if isinstance(value, Last):
                 typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
             else:
                 typed.append(jnp.asarray(value, variable.aval.dtype))
-        values = run_last(self.closed, typed, self.closed.jaxpr.outvars, num)
+        values = run_last(self.closed, typed, self.closed.jaxpr.outvars, num, fast_lgamma=self.fast_lgamma)
         return dict(zip(self._names, values, strict=True))
 
 
@@ -116,10 +119,10 @@ class Blankets:
                     wanted[name][pattern.summed] = None
         found: Sums = {}
         for name, term in terms.items():
-            made = {axes: sum_over(term, axes) for axes in wanted[name] if axes}
+            made = {axes: term.sum(axes) for axes in wanted[name] if axes}
             smallest = min(made.values(), key=lambda leaf: leaf.size, default=term)
             everything = tuple(range(term.ndim - 1))
-            made[everything] = made.get(everything, sum_over(smallest, tuple(range(smallest.ndim - 1))))
+            made[everything] = made.get(everything, smallest.sum(tuple(range(smallest.ndim - 1))))
             found[name] = made
         return found
 
@@ -133,7 +136,7 @@ class Blankets:
             if isinstance(pattern, Reduction) and pattern.summed:
                 total = total + pattern.arranged(sums[name][pattern.summed])
             else:
-                total = total + pattern.narrow_sum(terms[name])
+                total = total + pattern.sum(terms[name])
         return total
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
@@ -148,14 +151,19 @@ class Blankets:
         return total
 
 
-def find_blankets(problem: Problem, data: Any, row: Any) -> tuple[Blankets, int]:
-    """Trace the model once and read off its blankets; also the number of term elements in one group."""
+def find_blankets(problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True) -> tuple[Blankets, int]:
+    """Trace the model once and read off its blankets; also the number of term elements in one group.
+
+    With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit.
+    """
     dummy = {name: _dummy(problem, name) for name in problem.latents}
     place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_place())
     beta = {name: dummy[name] for name in problem.globals} | place
     z = {name: dummy[name] for name in problem.locals} | place
-    prior = _part(problem, problem.prior_terms, (beta,), data, known=True)
-    group = _part(problem, problem.group_terms, (beta, z), row, known=False) if problem.num_groups else _NOTHING
+    prior = _part(problem, problem.prior_terms, (beta,), data, known=True, fast_lgamma=fast_lgamma)
+    group = _NOTHING
+    if problem.num_groups:
+        group = _part(problem, problem.group_terms, (beta, z), row, known=False, fast_lgamma=fast_lgamma)
     blankets = Blankets(prior, group, problem.num_groups)
     unread = [n for n in problem.latents if n not in prior.patterns | group.patterns and n not in group.look_ups]
     if unread:
@@ -173,7 +181,13 @@ def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
 
 
 def _part(
-    problem: Problem, function: Callable[..., Terms], latents: tuple[Any, ...], constant: Any, *, known: bool
+    problem: Problem,
+    function: Callable[..., Terms],
+    latents: tuple[Any, ...],
+    constant: Any,
+    *,
+    known: bool,
+    fast_lgamma: bool,
 ) -> Part:
     factors = Factors(function, latents, constant, known=known)
     arrays, static = eqx.partition(constant, is_array)
@@ -210,7 +224,7 @@ def _part(
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
-    function = Traced(found.closed, list(shapes))
+    function = Traced(found.closed, list(shapes), fast_lgamma=fast_lgamma)
     shapes = {name: shapes[name] for name in factors.names}
     return Part(factors, function, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
 

@@ -24,13 +24,16 @@ Scores = dict[str, Array]
 class AbstractControlVariate(eqx.Module):
     """How a is chosen in f - a h."""
 
-    #: into how many folds the samples are cut
-    folds: eqx.AbstractVar[int]
     min_draws: ClassVar[int]
     #: whether adding a constant to `weight` leaves the estimate alone, so that it may be centred
     shift_invariant: ClassVar[bool]
     #: whether `revisit` is needed
     two_passes: ClassVar[bool]
+
+    @property
+    def num_folds(self) -> int:
+        """Into how many folds the samples are cut."""
+        return 1
 
     @abstractmethod
     def summands(self, weight: Weight, score: Scores) -> Any:
@@ -51,7 +54,6 @@ class NoControlVariate(AbstractControlVariate):
     min_draws: ClassVar[int] = 1
     shift_invariant: ClassVar[bool] = False
     two_passes: ClassVar[bool] = False
-    folds: ClassVar[int] = 1
 
     def summands(self, weight, score):
         return _product(weight, score)
@@ -75,7 +77,6 @@ class PlugIn(AbstractControlVariate):
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
     two_passes: ClassVar[bool] = False
-    folds: ClassVar[int] = 1
 
     def summands(self, weight, score):
         return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
@@ -100,7 +101,7 @@ class CrossFit(AbstractControlVariate):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.CrossFit(5)
+        >>> bbvi.Score().control_variate
         CrossFit(folds=5)
     """
 
@@ -112,6 +113,10 @@ class CrossFit(AbstractControlVariate):
     def __check_init__(self):
         if isinstance(self.folds, bool) or not isinstance(self.folds, (int, np.integer)) or self.folds < 2:
             raise ValueError(f"CrossFit: folds must be an integer of 2 or more, got {self.folds!r}")
+
+    @property
+    def num_folds(self):
+        return self.folds
 
     def summands(self, weight, score):
         return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
@@ -135,14 +140,13 @@ class LeaveOneOut(AbstractControlVariate):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Score().control_variate
+        >>> bbvi.Score(control_variate=bbvi.LeaveOneOut()).control_variate
         LeaveOneOut()
     """
 
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
     two_passes: ClassVar[bool] = True
-    folds: ClassVar[int] = 1
 
     def summands(self, weight, score):
         fh, hh = _inner_products(weight, score)

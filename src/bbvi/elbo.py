@@ -52,7 +52,7 @@ class Ratios:
         def at_groups(beta: dict[str, Array], batch: Batch, key: Key, samples: Array) -> Float[Array, "batch samples"]:
             return group_log_ratios(problem, beta, batch, key=key, samples=samples)
 
-        options = {"compiler_options": {"xla_backend_optimization_level": 0}} if once else {}
+        options: Any = {"compiler_options": {"xla_backend_optimization_level": 0}} if once else {}
         self._at_globals, self._at_groups = eqx.filter_jit(at_globals, **options), eqx.filter_jit(at_groups, **options)
 
     def globals(self, params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:

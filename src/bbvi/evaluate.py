@@ -137,7 +137,8 @@ def evaluate(
     sums = materialise(on, lambda terms: blankets.sums(blankets.prior, terms), prior)
     elbo, scale = _everything(sums), 1.0
     log_p: dict[str, Any] = {}
-    shares, places = None, {}
+    shares: Shares | None = None
+    places: dict[str, Array] = {}
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
         here = _Groups(target, scene, batch, u, beta, logs, key, samples)

@@ -47,6 +47,7 @@ def fit(
     checkpoint_seconds: float = 30.0,
     start: Posterior | None = None,
     hold: Posterior | None = None,
+    fast_lgamma: bool = True,
 ) -> Posterior:
     """Fit q(z | lambda) to the posterior of a model.
 
@@ -62,6 +63,8 @@ def fit(
             on where it stopped.
         start: a posterior to start from.
         hold: a posterior whose globals are kept while the locals of new groups are fitted.
+        fast_lgamma: replace lgamma and digamma in the model's functions by faster ones, right to 1e-6; False keeps
+            JAX's own.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist, jax.numpy as jnp
@@ -75,7 +78,7 @@ def fit(
     """
     run = iterate(
         model, data, gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
-        checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold,
+        checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
     )  # fmt: skip
     steps, _ = limits(_stops(stop))
     with progress_bar(progress, steps) as report:
@@ -101,6 +104,7 @@ def iterate(
     checkpoint_seconds: float = 30.0,
     start: Posterior | None = None,
     hold: Posterior | None = None,
+    fast_lgamma: bool = True,
 ) -> Iterator[Posterior]:
     """The loop of `fit` as a generator: the posterior so far, once for each compiled chunk of steps.
 
@@ -116,8 +120,9 @@ def iterate(
     gradient, draws, optimizer = gradient or Score(), draws or MonteCarlo(100), optimizer or adagrad(1.0)
     _check_slots(gradient, draws)
     run = _prepare(
-        model, data, gradient, draws, optimizer, stops, batch_size=batch_size, seed=seed, start=start, hold=hold
-    )
+        model, data, gradient, draws, optimizer, stops,
+        batch_size=batch_size, seed=seed, start=start, hold=hold, fast_lgamma=fast_lgamma,
+    )  # fmt: skip
     history: History = []
     state = run.loop.init(run.params)
     settings: dict[str, Any] = {}
@@ -152,6 +157,7 @@ def _prepare(
     seed: int | Array,
     start: Posterior | None,
     hold: Posterior | None,
+    fast_lgamma: bool,
 ) -> Run:
     if isinstance(model, Model) and batch_size is not None:
         raise ValueError(
@@ -169,7 +175,7 @@ def _prepare(
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, hold, "hold", ("globals",))
-    target = find_target(problem, flat, groups, fit_globals=hold is None)
+    target = find_target(problem, flat, groups, fit_globals=hold is None, fast_lgamma=fast_lgamma)
     check_blankets(problem, target.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)

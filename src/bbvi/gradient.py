@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bbvi.control_variates import AbstractControlVariate, LeaveOneOut, NoControlVariate, sum_over_samples
+from bbvi.control_variates import AbstractControlVariate, CrossFit, NoControlVariate, sum_over_samples
 from bbvi.counter import Key
 from bbvi.draws import AbstractDraws, Layout, drawers, layout
 from bbvi.evaluate import Batch, Chunk, Lambda, Scene, evaluate, new_scratch, packing_of, set_up
@@ -84,7 +84,7 @@ class Score(AbstractGradient):
     """
 
     rao_blackwell: bool = True
-    control_variate: AbstractControlVariate | None = LeaveOneOut()
+    control_variate: AbstractControlVariate | None = CrossFit()
 
     def __check_init__(self):
         if not (self.control_variate is None or isinstance(self.control_variate, AbstractControlVariate)):
@@ -102,7 +102,7 @@ class Score(AbstractGradient):
             )
 
     def room(self, target, params, batch, draws):
-        cut = layout(draws, target.floats_per_draw, self._variate().folds)
+        cut = layout(draws, target.floats_per_draw, self._variate().num_folds)
         key = jnp.zeros(2, jnp.uint32)
         scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
         return new_scratch(target, scene, cut.chunk)
@@ -112,7 +112,7 @@ class Score(AbstractGradient):
 
     def estimate(self, target, params, data, batch, *, draws, key, room=None):
         variate = self._variate()
-        cut = layout(draws, target.floats_per_draw, variate.folds)
+        cut = layout(draws, target.floats_per_draw, variate.num_folds)
         latents = drawers(draws, target.problem.latents)
         scene = set_up(target, latents, params, batch, key, cut.chunk)
 
@@ -129,11 +129,9 @@ class Score(AbstractGradient):
         states, scratch, elbo, floored = _all_chunks(variate, visit, cut, zero, scratch)
         if variate.two_passes and cut.num_chunks > 1:
             states = _second_pass(variate, visit, cut, states, scratch)
-        gradients = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in states.items()}
-        fisher = {
-            name: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for name, s in states.items()
-        }
-        gradients, fisher = (_in_shape(target, scene, batch, part) for part in (gradients, fisher))
+        rows = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in states.items()}
+        squares = {n: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for n, s in states.items()}
+        gradients, fisher = (_in_shape(target, scene, batch, part) for part in (rows, squares))
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
@@ -181,7 +179,8 @@ def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: A
     revisited = None
     if cut.num_chunks == 1:
         revisited = variate.revisit(jax.tree.map(jnp.zeros_like, sums), weight, score)
-    return Sums(shift, *jax.tree.map(lambda leaf: _folds_last(leaf, cut), (sums, squares, revisited)))
+    sums, squares, revisited = jax.tree.map(lambda leaf: _folds_last(leaf, cut), (sums, squares, revisited))
+    return Sums(shift, sums, squares, revisited)
 
 
 def _by_fold(
@@ -223,8 +222,8 @@ def _all_chunks(
             new = _sums(variate, shift, weight, score, cut)
             if per_fold == 1:
                 return new
-            added = jax.tree.map(jnp.add, (state.sums, state.squares), (new.sums, new.squares))
-            return Sums(shift, *added, None)
+            sums, squares = jax.tree.map(jnp.add, (state.sums, state.squares), (new.sums, new.squares))
+            return Sums(shift, sums, squares, None)
 
         seen = visit(chunk, consume, states, scratch)
         shift = jnp.where(chunk == 0, seen.elbo[0], shift)

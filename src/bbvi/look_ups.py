@@ -77,7 +77,7 @@ class Rows(AbstractLookedUp):
 
     def sum(self, term, indices):
         targets = jax.vmap(self._targets)(indices[self.number]).reshape(-1)
-        values = jax.vmap(self.reduction.narrow_sum)(term)
+        values = jax.vmap(self.reduction.sum)(term)
         values = values.reshape(len(targets), *values.shape[self.num_axes + 1 :])
         zeros = jnp.zeros((self.factor_shape[0], *values.shape[1:]), values.dtype)
         return zeros.at[targets].add(values, mode="drop")

@@ -17,15 +17,9 @@ from jaxtyping import Array, Float
 class AbstractPattern(eqx.Module):
     """How the elements of one term array are summed for the factors of one latent array."""
 
-    factor_shape: eqx.AbstractVar[tuple[int, ...]]
-
     @abstractmethod
-    def narrow_sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*narrow samples"]:
-        """The sums, perhaps with size 1 along axes of the factors for which they are all the same."""
-
-    def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*factors samples"]:
-        """For each factor of q, the sum of the term's elements that read it."""
-        return jnp.broadcast_to(self.narrow_sum(term), (*self.factor_shape, term.shape[-1]))
+    def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*narrow samples"]:
+        """For each factor of q, the sum of the term's elements that read it; 1 for axes on which all have the same."""
 
     @abstractmethod
     def readers(self, chosen: np.ndarray) -> np.ndarray:
@@ -34,11 +28,6 @@ class AbstractPattern(eqx.Module):
     @abstractmethod
     def pairs(self) -> sparse.csr_array:
         """Elements of the term by factors of q, as a boolean matrix."""
-
-
-def sum_over(term: Float[Array, "*term samples"], axes: tuple[int, ...]) -> Float[Array, "*rest samples"]:
-    """The sum over some axes; the first of them, if short, is written out, which XLA on CPU runs faster."""
-    return jnp.sum(term, axis=axes)
 
 
 class Reduction(AbstractPattern):
@@ -53,8 +42,8 @@ class Reduction(AbstractPattern):
         """The axes of the term that are summed."""
         return tuple(axis for axis in range(len(self.term_shape)) if axis not in self.matched)
 
-    def narrow_sum(self, term):
-        return self.arranged(sum_over(term, self.summed))
+    def sum(self, term):
+        return self.arranged(jnp.sum(term, axis=self.summed))
 
     def arranged(self, total: Float[Array, "*rest samples"]) -> Float[Array, "*narrow samples"]:
         """The sums over `summed`, in the order of the factors' axes."""
@@ -97,8 +86,8 @@ class Shifted(AbstractPattern):
     matched: tuple[int, ...] = eqx.field(static=True)
     shifts: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
-    def narrow_sum(self, term):
-        aligned = Reduction(self.term_shape, self.factor_shape, self.matched).narrow_sum(term)
+    def sum(self, term):
+        aligned = Reduction(self.term_shape, self.factor_shape, self.matched).sum(term)
         total: Array | float = 0.0
         for shift in self.shifts:
             # the element at f + shift is moved to f; what falls outside is cut off, what is missing is 0
@@ -130,7 +119,7 @@ class Listed(AbstractPattern):
     term_size: int = eqx.field(static=True)
     factor_shape: tuple[int, ...] = eqx.field(static=True)
 
-    def narrow_sum(self, term):
+    def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
         flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
         total = flat[self.lists[:, 0]]
@@ -157,7 +146,7 @@ class Scattered(AbstractPattern):
     term_size: int = eqx.field(static=True)
     factor_shape: tuple[int, ...] = eqx.field(static=True)
 
-    def narrow_sum(self, term):
+    def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
         num = int(np.prod(self.factor_shape))
         total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)

@@ -24,7 +24,7 @@ _PLACES = 64
 class Rows(NamedTuple):
     """One latent's factors of q: lambda, prepared, and where each factor's random numbers are.
 
-    `real` tells which are not padding, and those from `count` on need not be looked at.
+    `real` tells which are not padding, and those from `used` on need not be looked at.
     """
 
     prepared: Any
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
     groups: Int[Array, " rows"]
     elements: UInt32[Array, " rows"]
     real: Bool[Array, " rows"] | None
-    count: Int[Array, ""] | None
+    used: Int[Array, ""] | None
 
 
 class Packing(NamedTuple):
@@ -41,7 +41,7 @@ class Packing(NamedTuple):
     slots: Int[Array, " places"]
     positions: Int[Array, " places"]
     first: Int[Array, " batch"]
-    count: Int[Array, ""]
+    used: Int[Array, ""]
 
 
 def pack(lengths: Int[Array, " batch"], longest: int) -> Packing:
@@ -60,7 +60,7 @@ def is_packed(latent: Latent) -> bool:
 
 def global_rows(drawer: Drawer, params: Params, key: Key, num_samples: int) -> Rows:
     """The factors of a global latent; `key` is that of the latent."""
-    elements = drawer.latent.elements({}).reshape(-1)
+    elements = jnp.asarray(drawer.latent.elements({})).reshape(-1)
     keys = jnp.broadcast_to(key, (len(elements), 2))
     groups = jnp.zeros(len(elements), jnp.uint32)
     return _filled(Rows(_flat(drawer.latent, params), keys, groups, elements, None, None), drawer, num_samples)
@@ -82,14 +82,17 @@ def local_rows(
     if packing is not None:
         inner = int(np.prod(elements.shape[1:]))
         flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
-        slots, count = jnp.repeat(packing.slots, inner), packing.count * inner
-        number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < count
-        return Rows(drawer.prepare(flat), keys[slots], groups[slots], number, real, count)
+        slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
+        number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
+        return Rows(drawer.prepare(flat), keys[slots], groups[slots], number, real, used)
     slots = jnp.repeat(jnp.arange(len(groups)), int(np.prod(elements.shape)))
-    number, real = jnp.tile(elements.reshape(-1), len(groups)), None
+    number = jnp.tile(elements.reshape(-1), len(groups))
+    everywhere: Array | None = None
     if latent.ragged_axes:
-        real = jax.vmap(lambda n: latent.mask(dict(lengths), n))(dict(own)).reshape(-1)
-    return _filled(Rows(_flat(latent, params), keys[slots], groups[slots], number, real, None), drawer, num_samples)
+        everywhere = jax.vmap(lambda n: latent.mask(dict(lengths), n))(dict(own)).reshape(-1)
+    return _filled(
+        Rows(_flat(latent, params), keys[slots], groups[slots], number, everywhere, None), drawer, num_samples
+    )
 
 
 def _flat(latent: Latent, params: Params) -> Params:
@@ -151,7 +154,7 @@ def over_rows(
     All arrays, in and out, have rows first; `into` are arrays to put the results into, where there is more than a tile.
     """
     num = len(rows.elements)
-    inputs = (rows._replace(count=None), *others)
+    inputs = (rows._replace(used=None), *others)
     if tile >= num:
         return function(*inputs)
     traced = jax.jit(function)
@@ -171,5 +174,5 @@ def over_rows(
         joined = jax.tree.map(lambda all_, leaf: jax.lax.dynamic_update_slice_in_dim(all_, leaf, at, 0), arrays, new)
         return jax.tree.map(jnp.add, totals, more), joined
 
-    last = num // tile if rows.count is None else -(-rows.count // tile)
+    last = num // tile if rows.used is None else -(-rows.used // tile)
     return jax.lax.fori_loop(0, last, body, (totals, into))

@@ -31,9 +31,11 @@ class Last(NamedTuple):
     log: Log = None
 
 
-def run_last(closed: ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], num: int) -> list[Array]:
+def run_last(
+    closed: ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], num: int, *, fast_lgamma: bool = True
+) -> list[Array]:
     """The values of these variables, all with samples last; inputs are `Last`, or the same for all samples."""
-    values = run(closed, inputs, outputs, special=_Rules(num))
+    values = run(closed, inputs, outputs, special=_Rules(num, fast_lgamma))
     return [_spread(value, atom.aval.shape, num) for value, atom in zip(values, outputs, strict=True)]
 
 
@@ -52,8 +54,8 @@ def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
 class _Rules:
     """`rules(equation, values, source)`: the results with samples last; None where no value has samples."""
 
-    def __init__(self, num: int):
-        self.num = num
+    def __init__(self, num: int, fast_lgamma: bool):
+        self.num, self._faster = num, _FASTER if fast_lgamma else {}
 
     def __call__(self, eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
         if not any(isinstance(value, Last) for value in values):
@@ -82,8 +84,8 @@ class _Rules:
         if name == "log" and values[0].log is not None:
             return Last(values[0].log())
         arrays = [_spread(value, eqn.outvars[0].aval.shape, self.num) for value in values]
-        if name in _FASTER:
-            return Last(_FASTER[name](arrays[0]))
+        if name in self._faster:
+            return Last(self._faster[name](arrays[0]))
         return Last(eqn.primitive.bind(*arrays, **eqn.params), _log_of(name, eqn, values, self.num))
 
     def _concatenate(self, eqn: Any, values: list[Any]) -> Last:
@@ -174,7 +176,7 @@ _MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
 
 
 def _log(value: Any) -> Array:
-    return value.log() if isinstance(value, Last) else jnp.log(value)
+    return jnp.log(value) if not isinstance(value, Last) or value.log is None else value.log()
 
 
 def _all_logs(values: list[Any], combine: Callable[[list[Any]], Array]) -> Log:
@@ -186,14 +188,18 @@ def _all_logs(values: list[Any], combine: Callable[[list[Any]], Array]) -> Log:
 
 def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
     """Logarithms of products, quotients, powers and larger or smaller of what has one."""
-    if name not in ("mul", "div", "max", "min", "integer_pow"):
+    if name not in ("mul", "div", "max", "min", "integer_pow", "square", "sqrt"):
         return None
 
     def combined(logs: list[Any]) -> Array:
         arrays = [_spread(log, eqn.outvars[0].aval.shape, num) for log in logs]
-        if name == "integer_pow":
-            return eqn.params["y"] * arrays[0]
-        return {"mul": jnp.add, "div": jnp.subtract, "max": jnp.maximum, "min": jnp.minimum}[name](*arrays)
+        if name == "max":
+            # beside a positive number, one that is not, whose logarithm is nan, is never the larger
+            return jnp.fmax(*arrays)
+        powers = {"integer_pow": eqn.params.get("y"), "square": 2, "sqrt": 0.5}
+        if name in powers:
+            return powers[name] * arrays[0]
+        return {"mul": jnp.add, "div": jnp.subtract, "min": jnp.minimum}[name](*arrays)
 
     return _all_logs(values, combined)
 

@@ -150,8 +150,10 @@ class Loop:
 
     def _step(self, state: State, key: Key, data: Any, source: Any, i: Array, room: Any) -> tuple[State, Record, Any]:
         batch = self.batch(state.params, key, state.step, source, i)
-        at, params = self.draws_key(key, state.step), state.params["globals"]
-        estimate = self.gradient.estimate(self.target, params, data, batch, draws=self.draws, key=at, room=room)
+        estimate = self.gradient.estimate(
+            self.target, state.params["globals"], data, batch,
+            draws=self.draws, key=self.draws_key(key, state.step), room=room,
+        )  # fmt: skip
         before, after, optimizer = self._ascend(state, estimate, batch)
         broken = self._broken(estimate, after)
         good = broken < 0

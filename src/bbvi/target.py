@@ -54,10 +54,17 @@ def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None)
     return eqx.filter_eval_shape(first, groups)
 
 
-def find_target(problem: Problem, data: Any, groups: AbstractGroups | None, *, fit_globals: bool = True) -> Target:
+def find_target(
+    problem: Problem,
+    data: Any,
+    groups: AbstractGroups | None,
+    *,
+    fit_globals: bool = True,
+    fast_lgamma: bool = True,
+) -> Target:
     """Read off the blankets of a problem, for each bucket of its groups."""
     row = None if groups is None else row_shapes(groups)
-    blankets, floats = find_blankets(problem, data, row)
+    blankets, floats = find_blankets(problem, data, row, fast_lgamma=fast_lgamma)
     target = Target(problem, blankets, floats, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
@@ -65,5 +72,6 @@ def find_target(problem: Problem, data: Any, groups: AbstractGroups | None, *, f
     buckets = []
     for lengths in groups.buckets[:-1]:
         row = row_shapes(groups, lengths)
-        buckets.append(Bucket(short := problem.at(lengths), *find_blankets(short, data, row)))
+        short = problem.at(lengths)
+        buckets.append(Bucket(short, *find_blankets(short, data, row, fast_lgamma=fast_lgamma)))
     return target._replace(buckets=(*buckets, target.whole), axes=groups.axes)

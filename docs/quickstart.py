@@ -79,7 +79,7 @@ estimators = {
     "Eq. 3": bbvi.Score(rao_blackwell=False, control_variate=None),
     "Eq. 6, Rao-Blackwellized": bbvi.Score(rao_blackwell=True, control_variate=None),
     "Eq. 10, and a control variate": bbvi.Score(rao_blackwell=True, control_variate=bbvi.PlugIn()),
-    "default, leave-one-out": bbvi.Score(),
+    "default, cross-fitted": bbvi.Score(),
 }
 for name, gradient in estimators.items():
     moments = bbvi.gradient_moments(

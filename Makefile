@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PEERS := .venv-peers/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv study test lint docs bench mutants clean
+.PHONY: help venv study test lint docs bench bench-peers mutants clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Create .venv with bbvi (editable) and the dev and docs tools
 
@@ -35,10 +36,20 @@ docs: $(STAMP) ## Execute the quickstart and build the documentation into site/
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/bench.py
 
+bench-peers: $(STAMP) $(PEERS) ## Compare with NumPyro, Pyro and PyMC, installed into .venv-peers; about 40 minutes
+	$(BIN)/python benchmarks/peers.py
+
+# torch without CUDA where pip can find such a build, else the usual one
+$(PEERS): benchmarks/peers/requirements.txt
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet 'torch==2.13.0+cpu' || .venv-peers/bin/python -m pip install --quiet torch
+	.venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
+	touch $@
+
 mutants: $(STAMP) ## Break the code on purpose and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
-clean: ## Remove what the other targets made, except .venv
+clean: ## Remove what the other targets made, except .venv and .venv-peers
 	rm -rf site docs/generated docs/quickstart.md build dist
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -40,3 +40,14 @@ def test_the_gradient_of_the_yardstick_agrees_with_pathwise_gradients():
     deviations = [float(line.split()[4].rstrip(",")) for line in lines if "rms" in line]
     assert len(p_values) == 5 and min(p_values) > 1e-4
     assert len(deviations) == 3 and max(deviations) < 1.5
+
+
+def test_the_benchmark_of_peers_judges_and_times_bbvi_without_them():
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "failed" not in done.stdout
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    elbo, times = rows[2], {row[0]: row[1:] for row in rows[5:]}
+    assert abs(float(elbo[-1])) < 4  # standard errors between bbvi's ELBO and the judge's
+    assert set(times) == {"bbvi Score", "yardstick by hand"}
+    assert all(float(value) > 0 for row in times.values() for value in row)

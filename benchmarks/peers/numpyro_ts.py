@@ -19,7 +19,7 @@ from judge import as_log_normal
 from numpyro.infer import SVI, Trace_ELBO, TraceGraph_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from strata import cut, join, sizes, split
-from worker import AbstractRun, serve
+from worker import AbstractRun, mean_and_error, serve
 
 GAUSSIANS = ("loc", "log_scale")
 GAMMAS = ("log_concentration", "log_mean")
@@ -178,7 +178,9 @@ class NumpyroRun(AbstractRun):
             return [(f"{z}_{p}", (z, f"auto_{p}"), np.asarray, np.asarray) for z in "Wox" for p in ("loc", "scale")]
         logs = [("W_scale", ("W", "log_scale")), ("o_scale", ("o", "log_scale"))]
         logs += [("x_concentration", ("x", "log_concentration")), ("x_mean", ("x", "log_mean"))]
-        return [(f"{z}_loc", (z, "loc"), np.asarray, np.asarray) for z in "Wo"] + [(*pair, np.log, np.exp) for pair in logs]
+        return [(f"{z}_loc", (z, "loc"), np.asarray, np.asarray) for z in "Wo"] + [
+            (*pair, np.log, np.exp) for pair in logs
+        ]
 
     def first_params(self):
         params = {}
@@ -194,7 +196,7 @@ class NumpyroRun(AbstractRun):
     def gathered(self, params, outwards=True):
         """Our parameters, or their gradients, in the judge's shapes."""
         out = {}
-        for theirs, (latent, parameter), inwards, back in self.names():
+        for theirs, (latent, parameter), _, back in self.names():
             name, back = (theirs, back) if outwards else (f"{latent}_{parameter}", np.asarray)
             if latent == "W":
                 out[name] = back(params[f"W_{parameter}"])
@@ -211,14 +213,18 @@ class NumpyroRun(AbstractRun):
     def elbo(self, repeats):
         loss, params = self.objective().loss, self.svi.get_params(self.state)
         keys = jax.random.split(jax.random.key(2), repeats)
-        return -np.asarray(jax.jit(jax.vmap(lambda key: loss(key, params, *self.whole, {}, self.strata)))(keys))
+        values = jax.jit(jax.vmap(lambda key: -loss(key, params, *self.whole, {}, self.strata)))(keys)
+        return mean_and_error(np.asarray(values))
 
     def gradients(self, repeats):
         loss, params = self.objective(num_particles=self.draws).loss, self.svi.get_params(self.state)
         one = jax.grad(lambda params, key: -loss(key, params, *self.whole, {}, self.strata))
         keys = jax.random.split(jax.random.key(3), repeats)
         values = jax.jit(lambda keys: jax.lax.map(lambda key: one(params, key), keys))(keys)
-        moments = (jax.tree.map(lambda v, of=of: np.asarray(of(v)), values) for of in (lambda v: v.mean(0), lambda v: v.var(0, ddof=1)))
+        moments = (
+            jax.tree.map(lambda v, of=of: np.asarray(of(v)), values)
+            for of in (lambda v: v.mean(0), lambda v: v.var(0, ddof=1))
+        )
         return tuple(self.gathered(moment, outwards=False) for moment in moments)
 
 

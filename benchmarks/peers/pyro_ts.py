@@ -12,7 +12,7 @@ import torch
 from cohort import FLOOR, NUM_FACTORS, NUM_LABS, SIGMA_L, VARIANCE_X
 from pyro.infer import SVI, TraceGraph_ELBO
 from strata import cut, join, sizes, split
-from worker import AbstractRun, serve
+from worker import AbstractRun, mean_and_error, serve
 
 PARAMETERS = {
     "W_loc": ("W_loc", False), "W_scale": ("W_log_scale", True), "o_loc": ("o_loc", False), "o_scale": ("o_log_scale", True),
@@ -97,7 +97,9 @@ class Programs:
                     pyro.sample(f"o_{k}", ScoreNormal(loc, log_scale.exp()))
 
     def parameters(self, site, which, event_dim):
-        return [pyro.param(f"{site}_{p}", lambda p=p: self.first[f"{site}_{p}"].clone(), event_dim=event_dim) for p in which]
+        return [
+            pyro.param(f"{site}_{p}", lambda p=p: self.first[f"{site}_{p}"].clone(), event_dim=event_dim) for p in which
+        ]
 
 
 def objective(draws):
@@ -123,7 +125,9 @@ class PyroRun(AbstractRun):
     def rows(self):
         if not self.shared:
             return None
-        chosen = [self.rng.choice(len(p["length"]), n, replace=False) for p, n in zip(self.host, self.take, strict=True)]
+        chosen = [
+            self.rng.choice(len(p["length"]), n, replace=False) for p, n in zip(self.host, self.take, strict=True)
+        ]
         return [torch.as_tensor(rows) for rows in chosen]
 
     def steps(self, num):
@@ -169,7 +173,9 @@ class PyroRun(AbstractRun):
 
     def elbo(self, repeats):
         loss = objective(100)
-        return np.array([-loss.loss(self.whole.model, self.whole.guide, None) for _ in range(repeats // 100)])
+        return mean_and_error(
+            [-loss.loss(self.whole.model, self.whole.guide, None) for _ in range(max(2, repeats // 100))]
+        )
 
     def gradients(self, repeats):
         loss, kept = objective(self.draws), []

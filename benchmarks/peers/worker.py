@@ -27,8 +27,8 @@ class AbstractRun(ABC):
         """The present q in the words of `judge.py`."""
 
     @abstractmethod
-    def elbo(self, repeats: int) -> np.ndarray:
-        """The library's own estimates of the full-data ELBO at the present q."""
+    def elbo(self, repeats: int) -> tuple[float, float]:
+        """The library's own estimate of the full-data ELBO at the present q, and its standard error."""
 
     def gradients(self, repeats: int) -> tuple[Arrays, Arrays]:
         """Mean and variance of the noisy gradient at the present q, by names such as "x_log_mean"."""
@@ -62,17 +62,18 @@ def obey(run: AbstractRun, order: dict[str, Any]) -> dict[str, Any]:
         case {"do": "memory"}:
             return {"megabytes": peak_megabytes()}
         case {"do": "elbo", "repeats": repeats}:
-            values = run.elbo(repeats)
-            return {"mean": float(np.mean(values)), "error": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
+            mean, error = run.elbo(repeats)
+            return {"mean": mean, "error": error}
         case {"do": "posterior", "into": path}:
             np.savez(path, **run.posterior())
             return {}
         case {"do": "gradients", "into": path, "repeats": repeats}:
             mean, variance = run.gradients(repeats)
-            np.savez(path, **{f"mean_{k}": v for k, v in mean.items()}, **{f"variance_{k}": v for k, v in variance.items()})
+            both = {"mean": mean, "variance": variance}
+            np.savez(path, **{f"{of} {name}": array for of, tree in both.items() for name, array in tree.items()})
             return {}
-        case {"do": "fit", "marks": marks, "into": path}:
-            return fit(run, marks, path)
+        case {"do": "fit", "clock": clock, "marks": marks, "into": path}:
+            return fit(run, clock, marks, path)
     raise ValueError(f"no such order: {order}")
 
 
@@ -82,23 +83,24 @@ def timed(run: AbstractRun, num: int) -> dict[str, float]:
     return {"steps": made, "wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
 
 
-def fit(run: AbstractRun, marks: list[float], path: str) -> dict[str, Any]:
-    """Step through the marks, in seconds, and keep q at each; what it takes to write q down is not on the clock.
-
-    The first step compiles, and is not on the clock either.
-    """
-    compiling = timed(run, 1)["wall"]
-    clock = steps = 0
-    kept, seconds, counts = [run.posterior()], [0.0], [0]
+def fit(run: AbstractRun, clock: float, marks: list[float], path: str) -> dict[str, Any]:
+    """Go on to each mark, in seconds, and keep q there; what it takes to write q down is not on the clock."""
+    began, steps = clock, 0
+    kept, seconds = [], []
     for mark in marks:
         while clock < mark:
-            took = timed(run, max(1, int(0.5 * (mark - clock) * steps / clock)) if clock else 1)
-            clock, steps = clock + took["wall"], steps + took["steps"]
+            ahead = 0.5 * (mark - clock) * steps / (clock - began) if steps else 1
+            took = timed(run, max(1, int(ahead)))
+            clock, steps = clock + took["wall"], steps + int(took["steps"])
         kept.append(run.posterior())
         seconds.append(clock)
-        counts.append(steps)
     np.savez(path, **{name: np.stack([q[name] for q in kept]) for name in kept[0]})
-    return {"seconds": seconds, "steps": counts, "compiling": compiling}
+    return {"seconds": seconds, "steps": steps}
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """The mean of independent values and its standard error."""
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def peak_megabytes() -> float:

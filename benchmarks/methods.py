@@ -1,6 +1,7 @@
 """What the benchmark of peers compares: bbvi, a yardstick, and the same model in other libraries."""
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def written(folder: Path, name: str, data: judge.Arrays, q: judge.Arrays | None 
 
 def chosen(options: argparse.Namespace, methods: dict[str, Method]) -> dict[str, Method]:
     mine = {name: m for name, m in methods.items() if not options.quick or name in ("bbvi Score", "yardstick by hand")}
-    return {name: m for name, m in mine.items() if options.only.lower() in name.lower()}
+    return {name: m for name, m in mine.items() if re.search(options.only, name)}
 
 
 def attempt(name: str, failures: dict[str, str], work: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:

@@ -10,10 +10,12 @@ import numpy as np
 from driven import Method, Worker
 from methods import OURS, PATHWISE, PYRO, SCORE, WRITTEN, attempt, chosen, written
 
+LONGEST = 12  # visits; NumPyro takes minutes to compile a site for each of many
+
 
 def variance(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Variance per draw of the full-data gradient over that of bbvi's Score, at the start and near the optimum."""
-    data = cohort.simulate(options.few_patients, longest=25).padded()
+    data = cohort.simulate(options.few_patients, longest=LONGEST).padded()
     near, failures, rows = folder / "near.npz", {}, []
     if attempt("bbvi Score", failures, fitted, OURS, written(folder, "start", data), near, options) is None:
         return {"rows": [], "failures": failures, "caption": ""}
@@ -35,7 +37,7 @@ def variance(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             if moments is not None:
                 reference = reference or moments
                 rows.append({"lambda": place, "method": name, **compared(moments, reference, data, options.repeats)})
-    caption = f"Variance per draw over that of bbvi Score, {options.few_patients} patients, S = {options.variance_draws}, {options.repeats} repeats"
+    caption = f"Variance per draw over that of bbvi Score, {options.few_patients} patients of up to {LONGEST} visits, S = {options.variance_draws}, {options.repeats} repeats"
     return {"rows": rows, "failures": failures, "caption": caption}
 
 

@@ -13,8 +13,8 @@ from methods import METHODS, attempt, chosen, written
 # heldout: draws, and the optimisers and rates that are tried
 FITS = {
     "bbvi Score": (100, [("adagrad", 1.0), ("adagrad", 0.3)]),
-    "Pyro TraceGraph_ELBO, at its best": (100, [("adagrad", 1.0), ("adagrad", 0.1)]),
-    "NumPyro TraceGraph_ELBO, at its best": (100, [("adagrad", 1.0), ("adagrad", 0.1)]),
+    "Pyro TraceGraph_ELBO, at its best": (100, [("adagrad", 0.3), ("adagrad", 0.1), ("adagrad", 0.03)]),
+    "NumPyro TraceGraph_ELBO, at its best": (100, [("adagrad", 0.3), ("adagrad", 0.1), ("adagrad", 0.03)]),
     "bbvi Pathwise": (10, [("adagrad", 1.0), ("adagrad", 0.3)]),
     "NumPyro pathwise Gamma, at its best": (10, [("adagrad", 1.0), ("adam", 0.03)]),
     "NumPyro AutoNormal, at its best": (1, [("adagrad", 1.0), ("adam", 0.03)]),
@@ -57,7 +57,7 @@ def best_fit(
                 "worker": worker,
             }
             trials.append(trial | go_on(worker, 0.0, options.trial * 2.0 ** np.arange(-3, 1), data, out, into))
-        best = max(trials, key=lambda trial: trial["curve"][-1][1])
+        best = max(trials, key=lambda trial: np.nan_to_num(trial["curve"][-1][1], nan=-np.inf))
         then = np.geomspace(options.trial, options.seconds, 6)[1:]
         more = go_on(best["worker"], best["curve"][-1][0], then, data, out, into)
     finally:

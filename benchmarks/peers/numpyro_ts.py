@@ -154,7 +154,8 @@ class NumpyroRun(AbstractRun):
         step_size = optimizer[options["optimizer"]](options["rate"])
         svi = SVI(*programs(self.take), step_size, self.objective(num_particles=self.draws))
         self.svi, self.key = svi, jax.random.key(1)
-        self.update = jax.jit(lambda key, state: svi.update(state, self.rows(key), self.strata))
+        update = svi.stable_update if self.shared else svi.update  # without a step where a gradient is not finite
+        self.update = jax.jit(lambda key, state: update(state, self.rows(key), self.strata))
         self.state = svi.init(jax.random.key(0), {}, self.strata, init_params=self.first_params())
 
     def rows(self, key):

@@ -86,14 +86,15 @@ def plot(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for row in rows:
         seconds, density, _ = zip(*row["curve"], strict=True)
         label = f"{row['method']} (S = {row['S']}, {row['optimiser']})"
         axes.plot(seconds, density, "o-", ms=3, label=label, lw=2 if row["method"].startswith("bbvi") else 1)
-    final = [row["log density"] for row in rows]
+    final = [row["log density"] for row in rows if np.isfinite(row["log density"])]
     axes.set(xscale="log", xlabel="seconds of fitting, without compiling", ylabel="held-out log density a measurement")
-    axes.set_ylim(max(min(final) - 2, max(final) - 12), max(final) + 0.5)
-    axes.legend(fontsize=7, loc="lower right")
+    if final:
+        axes.set_ylim(max(min(final) - 2, max(final) - 12), max(final) + 0.5)
+    figure.legend(fontsize=7, loc="outside lower center", ncols=2)
     axes.grid(alpha=0.3)
     figure.savefig(options.picture, dpi=150)

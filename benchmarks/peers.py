@@ -128,8 +128,8 @@ def main() -> None:
     parser.add_argument("--few-patients", type=int, default=50, help="of the part variance")
     parser.add_argument("--variance-draws", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=200, help="of the gradient, in the part variance")
-    parser.add_argument("--seconds", type=float, default=120, help="of each fit in the part heldout")
-    parser.add_argument("--trial", type=float, default=20, help="seconds that each rate is tried")
+    parser.add_argument("--seconds", type=float, default=90, help="of each fit in the part heldout")
+    parser.add_argument("--trial", type=float, default=15, help="seconds that each rate is tried")
     parser.add_argument(
         "--patience", type=float, default=900, help="seconds after which a program that is silent is ended"
     )

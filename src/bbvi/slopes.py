@@ -80,7 +80,8 @@ class Slopes:
         of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
         (beta, logs), to_draws = jax.vjp(lambda u: _values(problem.globals, u), of_globals)
         prior, back = jax.vjp(lambda beta, logs: self._prior(beta, logs, self._data, num), beta, logs)
-        slopes, groups, found = back(ones), jnp.zeros(num), {}
+        slopes, groups = back(ones), jnp.zeros(num)
+        found: Draws = {}
         if places is not None:
             scale = problem.num_groups / len(places.batch.groups)
             out = jax.tree.map(jnp.zeros_like, places.draws)

@@ -55,7 +55,8 @@ def bind(eqn: Any, values: list[Any]) -> list[Any]:
 
 def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
     """Call a function that has a derivative of its own, with that derivative."""
-    functions, params = eqn.primitive.get_bind_params(eqn.params)
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
     return list(eqn.primitive.bind(*functions, *values, **params))
 
 

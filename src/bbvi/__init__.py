@@ -13,6 +13,7 @@ from bbvi.model import HierarchicalModel, Model
 from bbvi.moments import gradient_moments
 from bbvi.opaque import opaque
 from bbvi.optimizers import adagrad, robbins_monro
+from bbvi.pathwise import Pathwise
 from bbvi.posterior import Posterior, load
 from bbvi.predict import predictive_log_likelihood
 from bbvi.stop import Budget, ParameterChange
@@ -21,7 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Budget", "Converged", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo",
-    "ParameterChange", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
+    "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
     "interval", "iterate", "load", "missing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
     "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

@@ -126,8 +126,8 @@ def evaluate(
     `counts` tells which samples count, where the last chunk is not full.
     """
     problem, blankets, on = target.problem, target.blankets, run_time_true(key)
-    u = {name: _drawn(scene, name, on, samples, scratch.draws.get(name)) for name in scene.rows}
-    beta, logs = _values(problem.globals, {n: _shaped(problem, n, u[n]) for n in problem.globals}, on)
+    u = {name: drawn(scene, name, on, samples, scratch.draws.get(name)) for name in scene.rows}
+    beta, logs = _values(problem.globals, {n: shaped(problem, n, u[n]) for n in problem.globals}, on)
     beta |= problem.place(key, samples)
 
     def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
@@ -141,8 +141,8 @@ def evaluate(
     places: dict[str, Array] = {}
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
-        here = _Groups(target, scene, batch, u, beta, logs, key, samples)
-        shares, places, log_p = here.sweep(scratch.log_p)
+        here = _Groups(target, beta, logs, key, samples)
+        shares, places, log_p = here.sweep(Places(target, scene, batch, u), scratch.log_p)
     for name in problem.globals:
         # N/B is applied here, once: to the groups' part of a global's log p_i
         of_globals = blankets.log_p(blankets.prior, name, prior, sums)
@@ -172,7 +172,7 @@ def evaluate(
             score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
             # padding is taken out of the sums, which are small
             sums = jax.tree.map(lambda leaf: _mask(rows.real, leaf), consume(state, weight, score))
-            moved = _floored(scene.latents[name].latent, rows, u, counts)
+            moved = num_floored(scene.latents[name].latent, rows, u, counts)
             return (_mask(rows.real, log_q_i).sum(0), moved), sums
 
         return tile
@@ -210,9 +210,10 @@ def new_scratch(target: Target, scene: Scene, num_samples: int) -> Scratch:
     return Scratch(draws, log_p)
 
 
-def _drawn(
+def drawn(
     scene: Scene, name: str, on: Array, samples: Array, into: Array | None
 ) -> Float[Array, "rows *event samples"]:
+    """Draws of a latent, row by row."""
     rows = scene.rows[name]
 
     def tile(rows: Rows) -> tuple[tuple[()], Array]:
@@ -238,7 +239,7 @@ def _values(latents: Mapping[str, Latent], u: dict[str, Array], on: Array) -> tu
     return values, {name: log for name, log in logs.items() if log is not None}
 
 
-def _shaped(problem: Problem, name: str, u: Array) -> Array:
+def shaped(problem: Problem, name: str, u: Array) -> Array:
     """A global's rows in the shape of its factors."""
     shape = problem.shape(name)
     return u[: int(np.prod(shape))].reshape(*shape, *u.shape[1:])
@@ -253,7 +254,8 @@ def _filled(flat: Array, num: int) -> Array:
     return flat if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))
 
 
-def _floored(latent: Latent, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
+def num_floored(latent: Latent, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
+    """How many draws had to be moved to stay inside the support."""
     moved = jax.vmap(jax.vmap(latent.family.floored, in_axes=-1, out_axes=-1))
 
     def summand(u: Array, counts: Array | None) -> Array:
@@ -264,25 +266,17 @@ def _floored(latent: Latent, rows: Rows, u: Array, counts: Array | None) -> Int[
     return _mask(rows.real, per_row).sum().astype(jnp.int32)
 
 
-class _Groups:
-    """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
+class Places:
+    """Where draws of the locals of a batch stand, so that blocks of groups can be evaluated one after the other.
 
-    def __init__(
-        self,
-        target: Target,
-        scene: Scene,
-        batch: Batch,
-        u: dict[str, Array],
-        beta: Any,
-        logs: Any,
-        key: Key,
-        samples: Any,
-    ):
-        self.target, self.scene, self.batch = target, scene, batch
-        self.beta, self.logs, self.key, self.samples = beta, logs, key, samples
-        self.problem, self.on = target.problem, run_time_true(key)
+    A block is a function `(bucket, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
+    have groups first, and stand like the draws.
+    """
+
+    def __init__(self, target: Target, scene: Scene, batch: Batch, u: dict[str, Array]):
+        self.target, self.scene, self.batch, self.problem = target, scene, batch, target.problem
         #: draws by places: packed ones by position, others by group
-        self.places = {name: self._by_place(name, u[name]) for name in self.problem.locals}
+        self.draws = {name: self._by_place(name, u[name]) for name in self.problem.locals}
 
     def _packing(self, name: str) -> Packing | None:
         return packing_of(self.scene, self.problem.locals[name])
@@ -294,40 +288,34 @@ class _Groups:
         num = len(u) // size
         return u[: num * size].reshape(num, *inner, *u.shape[1:])
 
-    def sweep(self, into: dict[str, Array]) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
-        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
-        num, width = len(self.batch.groups), len(self.samples)
-        out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
+    def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
+        """All groups: the sums summed, and `out` with the arrays in their places."""
         if self.batch.counts is None:
-            size = _block_size(self.target.whole, num, width)
-            shares, out = self._loop(self.target.whole, 0, num // size, size, out)
-        else:
-            first, shares = jnp.int32(0), None
-            for number, bucket in enumerate(self.target.buckets):
-                more, out = self._loop(bucket, first, self.batch.counts[number], 1, out)
-                shares = more if shares is None else jax.tree.map(jnp.add, shares, more)
-                first = first + self.batch.counts[number]
-        assert shares is not None
-        rows = {}
-        for name, places in out.items():
-            flat = places.reshape(-1, width)
-            need = len(self.scene.rows[name].elements)
-            rows[name] = _filled(flat, need)[:need]
-        return shares, out, rows
+            num = len(self.batch.groups)
+            size = _block_size(self.target.whole, num, num_samples)
+            return self._loop(block, self.target.whole, 0, num // size, size, out)
+        first, sums = jnp.int32(0), None
+        for number, bucket in enumerate(self.target.buckets):
+            more, out = self._loop(block, bucket, first, self.batch.counts[number], 1, out)
+            sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
+            first = first + self.batch.counts[number]
+        return sums, out
 
-    def _loop(self, bucket: Bucket, first: Any, num_blocks: Any, size: int, out: Any) -> tuple[Shares, Any]:
+    def _loop(
+        self, block: Callable[..., tuple[Any, Any]], bucket: Bucket, first: Any, num_blocks: Any, size: int, out: Any
+    ) -> tuple[Any, Any]:
         """The groups of one bucket, from the position `first` on, in blocks."""
         if isinstance(num_blocks, int) and num_blocks == 1:
-            return self._block(bucket, self._take(bucket, 0, size))
-        traced = jax.jit(lambda taken: self._block(bucket, taken))
+            return block(bucket, self._take(bucket, 0, size))
+        traced = jax.jit(lambda taken: block(bucket, taken))
         shapes, _ = jax.eval_shape(traced, self._take(bucket, 0, size))
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def body(number: Array, carry: tuple[Shares, Any]) -> tuple[Shares, Any]:
+        def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             sums, out = carry
             at = first + number * size
-            shares, log_p = traced(self._take(bucket, at, size))
-            return jax.tree.map(jnp.add, sums, shares), self._put(out, log_p, at, size)
+            shares, arrays = traced(self._take(bucket, at, size))
+            return jax.tree.map(jnp.add, sums, shares), self._put(out, arrays, at, size)
 
         return jax.lax.fori_loop(0, num_blocks, body, (zero, out))
 
@@ -344,22 +332,44 @@ class _Groups:
         for name in self.problem.locals:
             packing, shape = self._packing(name), bucket.problem.shape(name)
             if packing is None:
-                u[name] = jax.lax.dynamic_slice_in_dim(self.places[name], at, size)
+                u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
                 for axis, length in enumerate(shape, start=1):
                     u[name] = jax.lax.slice_in_dim(u[name], 0, length, axis=axis)
             else:
                 # what stands behind a short group are draws of others: values like any, that no term may read
-                u[name] = jax.lax.dynamic_slice_in_dim(self.places[name], packing.first[at], shape[0])[None]
+                u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], packing.first[at], shape[0])[None]
         return groups, rows, own, u
 
-    def _put(self, out: Any, log_p: Any, at: Any, size: int) -> Any:
+    def _put(self, out: Any, arrays: Any, at: Any, size: int) -> Any:
         new = {}
-        for name, leaf in log_p.items():
+        for name, leaf in arrays.items():
             packing = self._packing(name)
             begin = at if packing is None else packing.first[at]
             value = leaf if packing is None else leaf[0]
             new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))
         return new
+
+
+class _Groups:
+    """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
+
+    def __init__(self, target: Target, beta: Any, logs: Any, key: Key, samples: Any):
+        self.beta, self.logs, self.key, self.samples = beta, logs, key, samples
+        self.problem, self.on = target.problem, run_time_true(key)
+
+    def sweep(
+        self, places: Places, into: dict[str, Array]
+    ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
+        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
+        num, width = len(places.batch.groups), len(self.samples)
+        out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
+        shares, out = places.sweep(self._block, width, out)
+        rows = {}
+        for name, leaf in out.items():
+            flat = leaf.reshape(-1, width)
+            need = len(places.scene.rows[name].elements)
+            rows[name] = _filled(flat, need)[:need]
+        return shares, out, rows
 
     def _block(self, bucket: Bucket, taken: Any) -> tuple[Shares, dict[str, Array]]:
         """Evaluate some groups; arrays have groups first."""

@@ -131,14 +131,14 @@ class Score(AbstractGradient):
             states = _second_pass(variate, visit, cut, states, scratch)
         rows = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in states.items()}
         squares = {n: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for n, s in states.items()}
-        gradients, fisher = (_in_shape(target, scene, batch, part) for part in (rows, squares))
+        gradients, fisher = (in_shape(target, scene, batch, part) for part in (rows, squares))
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
         return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored, scratch)
 
 
-def _in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
+def in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
     """From rows to the shapes of lambda, of the globals and of the batch's groups."""
     problem = target.problem
     found: dict[str, Lambda] = {"globals": {}, "rows": {}}

@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from bbvi import special
 from bbvi.reads import CUMULATIVE, ELEMENTWISE, REDUCTIONS
-from bbvi.traces import bind, called, reached, run
+from bbvi.traces import CUSTOM, bind, bind_custom, called, reached, run
 
 _MOST_UNROLLED = 16
 _FASTER = {"lgamma": special.lgamma, "digamma": special.digamma}
@@ -32,10 +32,19 @@ class Last(NamedTuple):
 
 
 def run_last(
-    closed: ClosedJaxpr, inputs: Sequence[Any], outputs: Sequence[Any], num: int, *, fast_lgamma: bool = True
+    closed: ClosedJaxpr,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    num: int,
+    *,
+    fast_lgamma: bool = True,
+    derivatives: bool = False,
 ) -> list[Array]:
-    """The values of these variables, all with samples last; inputs are `Last`, or the same for all samples."""
-    values = run(closed, inputs, outputs, special=_Rules(num, fast_lgamma))
+    """The values of these variables, all with samples last; inputs are `Last`, or the same for all samples.
+
+    With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
+    """
+    values = run(closed, inputs, outputs, special=_Rules(num, fast_lgamma, derivatives))
     return [_spread(value, atom.aval.shape, num) for value, atom in zip(values, outputs, strict=True)]
 
 
@@ -54,13 +63,15 @@ def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
 class _Rules:
     """`rules(equation, values, source)`: the results with samples last; None where no value has samples."""
 
-    def __init__(self, num: int, fast_lgamma: bool):
-        self.num, self._faster = num, _FASTER if fast_lgamma else {}
+    def __init__(self, num: int, fast_lgamma: bool, derivatives: bool):
+        self.num, self.derivatives, self._faster = num, derivatives, _FASTER if fast_lgamma else {}
 
     def __call__(self, eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
         if not any(isinstance(value, Last) for value in values):
             return None
         name = eqn.primitive.name
+        if self.derivatives and name in CUSTOM:
+            return self._mapped(lambda *one: bind_custom(eqn, list(one)), values)
         inner = called(eqn)
         if inner is not None:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
@@ -73,6 +84,9 @@ class _Rules:
         if name in REDUCTIONS or name in CUMULATIVE:
             # axes count from the front: samples, behind, are out of the way
             return [Last(eqn.primitive.bind(values[0].array, **eqn.params))]
+        if self.derivatives and name == "dot_general":
+            # backwards a product is two more products, which are fastest as such
+            return self._any(eqn, values)
         rule = {
             "dot_general": _dot, "gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad, "scan": self._scan,
         }.get(name)  # fmt: skip
@@ -141,9 +155,12 @@ class _Rules:
 
     def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Whatever has no rule of its own is mapped over the samples."""
+        return self._mapped(lambda *one: bind(eqn, list(one)), values)
+
+    def _mapped(self, function: Callable[..., list[Array]], values: list[Any]) -> list[Any]:
         axes = [-1 if isinstance(value, Last) else None for value in values]
         arrays = [value.array if isinstance(value, Last) else value for value in values]
-        made = jax.vmap(lambda *one: bind(eqn, list(one)), in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
+        made = jax.vmap(function, in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
         return [Last(array) for array in made]
 
 

@@ -250,7 +250,7 @@ def _axes(aval: Any) -> tuple[int, ...]:
 
 def _under(b: By, value: Any, other: Any) -> Any:
     in_order = jnp.transpose(jnp.squeeze(other), np.argsort(b.axes).tolist()) if b.axes else jnp.reshape(other, ())
-    other = jax.lax.broadcast_in_dim(in_order, value.shape, sorted(b.axes))
+    other = jax.lax.broadcast_in_dim(in_order, jnp.shape(value), sorted(b.axes))
     if b.kind == "mul":
         return value * other
     if b.kind == "div":

@@ -9,9 +9,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from bbvi.source_lines import place_of
 
 # functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
-_CALLS = frozenset(
-    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split()
-)
+CUSTOM = frozenset("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split())
+_CALLS = frozenset("jit pjit closed_call core_call remat remat2 checkpoint".split()) | CUSTOM
 Special = Callable[[Any, list[Any], Any], list[Any] | None]
 
 
@@ -52,6 +51,13 @@ def bind(eqn: Any, values: list[Any]) -> list[Any]:
         return run(inner, values, inner.jaxpr.outvars)
     made = eqn.primitive.bind(*values, **eqn.params)
     return list(made) if eqn.primitive.multiple_results else [made]
+
+
+def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
+    """Call a function that has a derivative of its own, with that derivative."""
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
+    return list(eqn.primitive.bind(*functions, *values, **params))
 
 
 def called(eqn: Any) -> ClosedJaxpr | None:

@@ -1,0 +1,145 @@
+"""The gradient along the path of a draw: Kingma and Welling 2014, implicit as in Figurnov et al. 2018.
+
+A draw by inversion is a function z(lambda) of the parameters at fixed random numbers. With l = log q(z | lambda) the
+gradient of log p(x, z) - l along it is
+
+    (d log p / dz - dl / dz) dz / dlambda - dl / dlambda,
+
+of which the last term, the score, has mean zero and is left out (Roeder, Wu and Duvenaud 2017).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bbvi.counter import Address, Key
+from bbvi.draws import AbstractDraws, drawers, layout
+from bbvi.evaluate import Batch, Lambda, Places, Scene, drawn, num_floored, set_up
+from bbvi.families import Params
+from bbvi.gradient import AbstractGradient, Estimate, in_shape
+from bbvi.rows import Rows, over_rows
+from bbvi.slopes import Slopes
+from bbvi.stages import run_time_true
+from bbvi.target import Target
+
+
+class Pathwise(AbstractGradient):
+    """The reparameterised gradient, along the path of each draw, for continuous latents and a smooth log joint.
+
+    Its variance is mostly far below that of `Score`, so that 1 to 10 draws do: `draws=bbvi.MonteCarlo(10)`. Draws of all
+    families of bbvi, the gamma, beta and Dirichlet among them, have exact derivatives. The score, which has mean zero,
+    is left out: the variance vanishes where q is the posterior. Discrete latents, opaque functions and log joints that
+    jump, such as `jnp.where(z > 0, a, b)`, are refused: there the derivative says nothing.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist, jax.numpy as jnp
+        >>> def log_joint(z, y):
+        ...     return dist.Normal(0, 10).log_prob(z["mu"]) + dist.Normal(z["mu"], 1).log_prob(y).sum()
+        >>> model = bbvi.Model(log_joint, mu=bbvi.real())
+        >>> posterior = bbvi.fit(
+        ...     model, jnp.array([1.0, 2.0, 3.0]), gradient=bbvi.Pathwise(), draws=bbvi.MonteCarlo(10)
+        ... )
+        >>> print(round(float(posterior.mean()["mu"]), 2), round(float(posterior.sd()["mu"]), 2))
+        1.99 0.58
+    """
+
+    def check(self, draws):
+        pass
+
+    def estimate(self, target, params, data, batch, *, draws, key, room=None):
+        slopes = Slopes(target, data, batch)
+        cut = layout(draws, target.floats_per_draw)
+        scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
+
+        def visit(chunk: Array) -> tuple[Sums, Float[Array, " samples"], Array | None]:
+            samples, counts = cut.samples(chunk)
+            along = _Along(draws, scene, samples, counts)
+            return *_chunk(target, slopes, along, batch, key), counts
+
+        def add(chunk: Array, carry: tuple[Array, Sums]) -> tuple[Array, Sums]:
+            shift, total = carry
+            sums, elbo, counts = visit(chunk)
+            shift = jnp.where(chunk == 0, elbo[0], shift)
+            centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
+            sums = sums._replace(elbo=jnp.stack([centred.sum(), (centred**2).sum()]))
+            return shift, jax.tree.map(jnp.add, total, sums)
+
+        shapes = jax.eval_shape(lambda: visit(jnp.uint32(0))[0])
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        begin, end = (jnp.zeros(()), zero), jnp.uint32(cut.num_chunks)
+        one = cut.num_chunks == 1
+        shift, sums = add(jnp.uint32(0), begin) if one else jax.lax.fori_loop(jnp.uint32(0), end, add, begin)
+        mean, square = sums.elbo / draws.num
+        error = jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, draws.num - 1))
+        means = jax.tree.map(lambda leaf: leaf / draws.num, (sums.gradient, sums.squares))
+        gradient, fisher = (in_shape(target, scene, batch, part) for part in means)
+        return Estimate(gradient["globals"], gradient["rows"], fisher, shift + mean, error, sums.floored)
+
+
+class Sums(NamedTuple):
+    """Sums over samples: by rows, of the gradient and of squared scores; of the ELBO and its square; draws floored."""
+
+    gradient: Lambda
+    squares: Lambda
+    elbo: Float[Array, "2"]
+    floored: Int[Array, ""]
+
+
+def _chunk(
+    target: Target, slopes: Slopes, along: "_Along", batch: Batch | None, key: Key
+) -> tuple[Sums, Float[Array, " samples"]]:
+    """The sums of one chunk but those of the ELBO, and the ELBO's samples."""
+    problem, scene, num = target.problem, along.scene, len(along.samples)
+    u = {name: drawn(scene, name, run_time_true(key), along.samples, None) for name in scene.rows}
+    places = None if batch is None else Places(target, scene, batch, u)
+    elbo, of_groups, slope = slopes(places, u, num)
+    scale = 1.0 if batch is None else problem.num_groups / len(batch.groups)
+    elbo, floored = elbo + scale * of_groups, jnp.int32(0)
+    gradient, squares = {}, {}
+    for name, rows in scene.rows.items():
+        (log_q, moved), found = over_rows(along.tile(name), rows, scene.tiles[name], u[name], slope[name])
+        elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
+        if name in problem.locals or target.fit_globals:
+            (gradient[name], squares[name]), floored = found, floored + moved
+    return Sums(gradient, squares, jnp.zeros(2), floored), elbo
+
+
+class _Along(NamedTuple):
+    """Some samples of the factors of q, to be followed along their paths."""
+
+    draws: AbstractDraws
+    scene: Scene
+    samples: Array
+    counts: Array | None
+
+    def tile(self, name: str):
+        """A function of rows, their draws and d log p / du: log q and draws floored; gradient and squared scores."""
+        latent = self.scene.latents[name].latent
+        family = latent.family
+
+        def density(p: Params, u: Array) -> tuple[Array, tuple[Params, Array]]:
+            return jax.value_and_grad(family.log_prob, argnums=(0, 1))(p, u)
+
+        def one(p: Params, key: Key, group: Array, element: Array, real: Array, u: Array, slope: Array):
+            log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(p, u)
+            keep = real if self.counts is None else real & self.counts
+
+            def draw(p: Params) -> Array:
+                words = group.astype(jnp.uint32), element.astype(jnp.uint32)
+                return jax.vmap(
+                    lambda sample: self.draws.sample(name, family, p, Address(key, *words, sample)), out_axes=-1
+                )(self.samples)
+
+            gradient = jax.vjp(draw, p)[1](jnp.where(keep, slope - of_q, 0))[0]
+            squares = jax.tree.map(lambda leaf: jnp.where(keep, leaf**2, 0).sum(-1), score)
+            return jnp.where(real, log_q, 0), (gradient, squares)
+
+        def tile(rows: Rows, u: Array, slope: Array):
+            real = jnp.ones(len(rows.elements), bool) if rows.real is None else rows.real
+            where = (rows.keys, rows.groups, rows.elements, real)
+            log_q, found = jax.vmap(one)(rows.prepared.params, *where, u, slope)
+            return (log_q.sum(0), num_floored(latent, rows, u, self.counts)), found
+
+        return tile

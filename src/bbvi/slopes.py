@@ -1,0 +1,152 @@
+"""The derivative of log p along draws, for log joints that have one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bbvi.counter import Address
+from bbvi.draws import latent_values
+from bbvi.evaluate import Batch, Places, shaped
+from bbvi.factors import is_array
+from bbvi.families import NumpyroFamily
+from bbvi.groups import cut_rows
+from bbvi.jumps import Jump, find_jump
+from bbvi.latents import Latent, type_name
+from bbvi.model import Problem, Terms
+from bbvi.samples_last import Last, run_last
+from bbvi.target import Bucket, Target
+
+Draws = dict[str, Array]
+
+_INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
+
+
+class Smooth:
+    """A model's function, traced; refused if it jumps. `smooth(latents, logs, constant, num)` is its total."""
+
+    def __init__(self, function: Callable[..., Terms], problem: Problem, latents: tuple[list[str], ...], constant: Any):
+        arrays, static = eqx.partition(constant, is_array)
+        dummies = tuple({name: _dummy(problem, name) for name in names} for names in latents)
+        self._closed = jax.make_jaxpr(lambda given, a: function(*given, eqx.combine(a, static)))(dummies, arrays)
+        self._names = [name for names in latents for name in sorted(names)]
+        others = [None] * (len(self._closed.jaxpr.invars) - len(self._names))
+        jump = find_jump(self._closed, [*self._names, *others])
+        if jump is not None:
+            raise _jumps(jump)
+
+    def __call__(self, latents: Draws, logs: Draws, constant: Any, num: int) -> Float[Array, " samples"]:
+        """The sum of all terms for `num` samples on the last axis; `logs` are known logarithms."""
+        arrays, _ = eqx.partition(constant, is_array)
+        known = {name: lambda log=log: log for name, log in logs.items()}
+        inputs = [Last(latents[name], known.get(name)) for name in self._names]
+        rest = self._closed.jaxpr.invars[len(inputs) :]
+        others = [jnp.asarray(a, v.aval.dtype) for a, v in zip(jax.tree.leaves(arrays), rest, strict=True)]
+        terms = run_last(self._closed, [*inputs, *others], self._closed.jaxpr.outvars, num, derivatives=True)
+        return sum((term.reshape(-1, num).sum(0) for term in terms), jnp.zeros(num))
+
+
+def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(problem.shape(name) + problem.latents[name].event, jnp.result_type(float))
+
+
+class Slopes:
+    """log p at draws and its derivative in them, for the globals and the locals of a batch."""
+
+    def __init__(self, target: Target, data: Any, batch: Batch | None):
+        problem = target.problem
+        _check_families(problem)
+        if problem.opaque:
+            raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
+        self._problem, self._data = problem, data
+        self._prior = Smooth(problem.prior_terms, problem, (list(problem.globals),), data)
+        self._groups: dict[Problem, Smooth] = {}
+        for bucket in () if batch is None else (target.whole,) if batch.counts is None else target.buckets:
+            assert batch is not None
+            rows = cut_rows(batch.rows, target.axes, bucket.problem.lengths) if target.buckets else batch.rows
+            row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+            names = (list(problem.globals), list(problem.locals))
+            self._groups[bucket.problem] = Smooth(bucket.problem.group_terms, bucket.problem, names, row)
+
+    def __call__(self, places: Places | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
+        """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.
+
+        The groups' part carries N/B in the derivative in a global, but not in that in a local, nor in its samples.
+        """
+        problem, ones = self._problem, jnp.ones(num)
+        of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
+        (beta, logs), to_draws = jax.vjp(lambda u: _values(problem.globals, u), of_globals)
+        prior, back = jax.vjp(lambda beta, logs: self._prior(beta, logs, self._data, num), beta, logs)
+        slopes, groups = back(ones), jnp.zeros(num)
+        found: Draws = {}
+        if places is not None:
+            scale = problem.num_groups / len(places.batch.groups)
+            out = jax.tree.map(jnp.zeros_like, places.draws)
+            (groups, more), found = places.sweep(lambda *a: self._block(beta, logs, num, *a), num, out)
+            slopes = jax.tree.map(lambda one, other: one + scale * other, slopes, more)
+        return prior, groups, {n: _as_rows(leaf, u[n]) for n, leaf in (found | to_draws(slopes)[0]).items()}
+
+    def _block(self, beta: Draws, logs: Draws, num: int, bucket: Bucket, taken: Any) -> tuple[Any, Draws]:
+        """Some groups: their total and its derivative in the globals, and in their own draws."""
+        _, rows, _, u = taken
+        smooth, latents = self._groups[bucket.problem], self._problem.locals
+
+        def total(beta: Draws, logs: Draws, u: Draws) -> Float[Array, " samples"]:
+            def one(row: Any, u: Draws) -> Array:
+                z, own_logs = _values(latents, u)
+                return smooth(beta | z, logs | own_logs, row, num)
+
+            return jax.vmap(one)(rows, u).sum(0)
+
+        value, back = jax.vjp(total, beta, logs, u)
+        *of_globals, of_locals = back(jnp.ones(num))
+        return (value, tuple(of_globals)), of_locals
+
+
+def _values(latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
+    """What the model sees of these draws, and the logarithms that q has."""
+    logs = {name: latents[name].family.log_value(x) for name, x in u.items()}
+    return (
+        {name: latent_values(latents[name], x) for name, x in u.items()},
+        {name: log for name, log in logs.items() if log is not None},
+    )
+
+
+def _as_rows(leaf: Array, like: Array) -> Array:
+    flat = leaf.reshape(-1, *like.shape[1:])[: len(like)]
+    return jnp.pad(flat, [(0, len(like) - len(flat))] + [(0, 0)] * (flat.ndim - 1))
+
+
+def _jumps(jump: Jump) -> ValueError:
+    latents = ", ".join(map(repr, jump.inputs))
+    return ValueError(
+        f"Pathwise: the log joint reads {latents} by {jump.operation!r}{jump.line and f' ({jump.line})'}, which has no "
+        f"derivative; {_INSTEAD}. If the function is continuous there, write it with jnp.maximum, jnp.clip, "
+        "jnp.abs or logsumexp, or give it a derivative with jax.custom_jvp"
+    )
+
+
+def _check_families(problem: Problem) -> None:
+    """Refuse latents whose draws are not smooth functions of lambda."""
+    for name, latent in problem.latents.items():
+        family = latent.family
+        if family.is_discrete():
+            raise ValueError(f"Pathwise: the latent {name!r} is discrete and does not move along a path; {_INSTEAD}")
+        if isinstance(family, NumpyroFamily) and not _is_reparameterised(family):
+            raise ValueError(
+                f"Pathwise: numpyro draws {type_name(family)}, the q of {name!r}, without a derivative in "
+                f"{', '.join(family.parameters())}; {_INSTEAD}, or choose another q"
+            )
+
+
+def _is_reparameterised(family: NumpyroFamily) -> bool:
+    """Whether numpyro says so, and the sampler does not jump."""
+    if not set(family.parameters()) <= set(family.distribution.reparametrized_params):
+        return False
+    params = {p: jnp.zeros(entry.raw_shape()) for p, entry in family.parameters().items()}
+    word = jnp.uint32(0)
+    closed = jax.make_jaxpr(lambda p: family.sample(p, Address(jnp.zeros(2, jnp.uint32), word, word, word)))(params)
+    return find_jump(closed, sorted(params)) is None

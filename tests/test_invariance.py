@@ -191,7 +191,7 @@ def test_rows_outside_the_batch_and_their_optimizer_state_do_not_move():
     model, seen = grouped(), []
     ready = FIT._prepare(
         model, Y, bbvi.Score(), FEW, optax.adam(0.1), (bbvi.Budget(steps=9),),
-        batch_size=2, seed=1, start=None, hold=None,
+        batch_size=2, seed=1, start=None, hold=None, fast_lgamma=True,
     )  # fmt: skip
     state = ready.loop.init(ready.params)
     for step in range(4):

@@ -102,7 +102,7 @@ class CrossFit(AbstractControlVariate):
     Examples:
         >>> import bbvi
         >>> bbvi.Score().control_variate
-        CrossFit(folds=5)
+        CrossFit()
     """
 
     folds: int = 5

@@ -38,14 +38,14 @@ MUTANTS = {
     ),
     "N/B applied twice": Mutant(
         "evaluate.py",
-        "log_p = log_p + scale * of_groups",
-        "log_p = log_p + scale * scale * of_groups",
+        "of_globals = of_globals + scale * (",
+        "of_globals = of_globals + scale * scale * (",
         "all_batches or batches_by_repeats",
     ),
     "N/B applied to the rows": Mutant(
         "evaluate.py",
-        "weight, score = _mask(keep, masked(weight),",
-        "weight, score = _mask(keep, scale * masked(weight),",
+        "weight = log_p - log_q_i if rao_blackwell else log_p",
+        "weight = (scale if name in problem.locals else 1.0) * (log_p - log_q_i) if rao_blackwell else log_p",
         "all_batches or row_in_the_batch",
     ),
     "PlugIn in place of LeaveOneOut": Mutant(
@@ -55,13 +55,16 @@ MUTANTS = {
         "leave_one_out_has_no_bias or unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
     "padding counted in the score": Mutant(
-        "evaluate.py", "    if keep is None:\n", "    if True:\n", "unbiased_by_enumeration or padding"
+        "rows.py",
+        "keep = jnp.arange(shape[0]) < own[latent.shape[0]][:, None]",
+        "keep = jnp.arange(shape[0]) <= own[latent.shape[0]][:, None] + shape[0]",
+        "unbiased_by_enumeration or padding",
     ),
     "padding counted in log q": Mutant(
         "evaluate.py",
-        "            keep = latent.mask(problem.lengths, own)[..., None]\n            log_q_i[name]",
-        "            keep = jnp.ones((1,), bool)\n            log_q_i[name]",
-        "padding",
+        "return _mask(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
+        "return scene.latents[name].density(on, rows.prepared, u)[0].sum(0), ()",
+        "unbiased_by_enumeration or padding",
     ),
     "a blanket that misses a broadcast": Mutant(
         "reads.py",

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 _LANES = 8
+_WORTH_UNROLLING = 12_000
 Weight = Float[Array, "factors *folds samples"]
 Scores = dict[str, Array]
 
@@ -170,8 +171,10 @@ def sum_over_samples(function: Callable[..., Any], *arrays: Any) -> Any:
 
     Some hundred samples are cut into pieces of one vector register each and these added: on CPU that takes half as long.
     """
-    num = jax.tree.leaves(arrays)[0].shape[-1]
-    if num % _LANES or not 8 * _LANES <= num <= 32 * _LANES:
+    some = jax.tree.leaves(arrays)[0]
+    num = some.shape[-1]
+    # more to compile: worth it for many rows only
+    if num % _LANES or not 8 * _LANES <= num <= 32 * _LANES or some.size < _WORTH_UNROLLING:
         return jax.tree.map(lambda leaf: leaf.sum(-1), function(*arrays))
     total = None
     for first in range(0, num, _LANES):

@@ -117,10 +117,10 @@ def test_gradient_of_an_ordered_vector_has_the_mean_of_the_score():
     model = bbvi.Model(lambda z, y: dist.Normal(z["z"], 0.7).log_prob(y), z=bbvi.ordered(3))
     y = jnp.array([-1.0, 0.2, 1.5])
     start = at_start(model, y)
-    compare(moments(model, y, start), moments(model, y, start, bbvi.Score(), draws=bbvi.MonteCarlo(100)))
+    assert_same_mean(moments(model, y, start), moments(model, y, start, bbvi.Score(), draws=bbvi.MonteCarlo(100)))
 
 
-def compare(one, other, errors=4.5):
+def assert_same_mean(one, other, errors=4.5):
     """Two estimates of the same mean."""
     for name, of_latent in one.mean.items():
         for p, mean in of_latent.items():
@@ -169,7 +169,7 @@ def test_ragged_groups_in_batches_have_the_mean_of_the_score(batch_size):
     start = at_start(model, data)
     found = moments(model, data, start, batch_size=batch_size, repeats=4000)
     score = moments(model, data, start, bbvi.Score(), batch_size=batch_size, repeats=4000, draws=bbvi.MonteCarlo(100))
-    compare(found, score)
+    assert_same_mean(found, score)
     padded = np.arange(7) >= np.array([1, 7, 3, 4, 2, 6])[:, None]
     for leaf in jax.tree.leaves(found.mean["x"]):
         assert np.all(np.asarray(leaf)[padded] == 0)

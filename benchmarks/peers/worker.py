@@ -32,7 +32,7 @@ class AbstractRun(ABC):
 
     def gradients(self, repeats: int) -> tuple[Arrays, Arrays]:
         """Mean and variance of the noisy gradient at the present q, by names such as "x_log_mean"."""
-        raise NotImplementedError("this program does not report its gradient")
+        raise TypeError(f"{type(self).__name__} does not report its gradient")
 
 
 def serve(build: Callable[[Arrays, Arrays, dict[str, Any]], AbstractRun], versions: dict[str, str]) -> None:

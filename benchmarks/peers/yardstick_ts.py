@@ -17,10 +17,10 @@ class YardstickRun(AbstractRun):
         return num
 
     def posterior(self):
-        raise NotImplementedError("the yardstick is timed, not judged")
+        raise TypeError("the yardstick is timed, not judged")
 
     def elbo(self, repeats):
-        raise NotImplementedError("the yardstick is timed, not judged")
+        raise TypeError("the yardstick is timed, not judged")
 
 
 if __name__ == "__main__":

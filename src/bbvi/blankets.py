@@ -96,6 +96,12 @@ class Blankets:
         """What was found in the function no group owns and in those of a group."""
         return (self._prior, self._group) if self.num_groups else (self._prior,)
 
+    @property
+    def fast_lgamma(self) -> bool:
+        """Whether lgamma and digamma are replaced by faster ones."""
+        assert self._prior.function is not None
+        return self._prior.function.fast_lgamma
+
     def prior_factors(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
         """The factors that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
         assert self._prior.function is not None

@@ -176,14 +176,6 @@ def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values s
     return many(coordinates)
 
 
-def floored_values(latent: Latent, coordinates: Array) -> Array:
-    """Which draws had to be moved to stay inside the support."""
-    many = jax.vmap(latent.family.floored, in_axes=-1, out_axes=-1)
-    for _ in latent.shape:
-        many = jax.vmap(many)
-    return many(coordinates)
-
-
 def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:
     """log q_i for every factor and sample."""
     return _over_factors(latent, latent.family.log_prob)(params, coordinates)

@@ -28,7 +28,16 @@ _INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
 class Smooth:
     """A model's function, traced; refused if it jumps. `smooth(latents, logs, constant, num)` is its total."""
 
-    def __init__(self, function: Callable[..., Terms], problem: Problem, latents: tuple[list[str], ...], constant: Any):
+    def __init__(
+        self,
+        function: Callable[..., Terms],
+        problem: Problem,
+        latents: tuple[list[str], ...],
+        constant: Any,
+        *,
+        fast_lgamma: bool,
+    ):
+        self._fast_lgamma = fast_lgamma
         arrays, static = eqx.partition(constant, is_array)
         dummies = tuple({name: _dummy(problem, name) for name in names} for names in latents)
         self._closed = jax.make_jaxpr(lambda given, a: function(*given, eqx.combine(a, static)))(dummies, arrays)
@@ -45,7 +54,10 @@ class Smooth:
         inputs = [Last(latents[name], known.get(name)) for name in self._names]
         rest = self._closed.jaxpr.invars[len(inputs) :]
         others = [jnp.asarray(a, v.aval.dtype) for a, v in zip(jax.tree.leaves(arrays), rest, strict=True)]
-        terms = run_last(self._closed, [*inputs, *others], self._closed.jaxpr.outvars, num, derivatives=True)
+        terms = run_last(
+            self._closed, [*inputs, *others], self._closed.jaxpr.outvars, num,
+            fast_lgamma=self._fast_lgamma, derivatives=True,
+        )  # fmt: skip
         return sum((term.reshape(-1, num).sum(0) for term in terms), jnp.zeros(num))
 
 
@@ -57,19 +69,21 @@ class Slopes:
     """log p at draws and its derivative in them, for the globals and the locals of a batch."""
 
     def __init__(self, target: Target, data: Any, batch: Batch | None):
-        problem = target.problem
+        problem, fast = target.problem, target.blankets.fast_lgamma
         _check_families(problem)
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
         self._problem, self._data = problem, data
-        self._prior = Smooth(problem.prior_terms, problem, (list(problem.globals),), data)
+        self._prior = Smooth(problem.prior_terms, problem, (list(problem.globals),), data, fast_lgamma=fast)
         self._groups: dict[Problem, Smooth] = {}
         for bucket in () if batch is None else (target.whole,) if batch.counts is None else target.buckets:
             assert batch is not None
             rows = cut_rows(batch.rows, target.axes, bucket.problem.lengths) if target.buckets else batch.rows
             row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
             names = (list(problem.globals), list(problem.locals))
-            self._groups[bucket.problem] = Smooth(bucket.problem.group_terms, bucket.problem, names, row)
+            self._groups[bucket.problem] = Smooth(
+                bucket.problem.group_terms, bucket.problem, names, row, fast_lgamma=fast
+            )
 
     def __call__(self, places: Places | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
         """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.

@@ -6,26 +6,34 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from bbvi.blankets import Blankets
+from bbvi.compiler import for_one_run
 from bbvi.counter import Key, fold
 from bbvi.draws import AbstractDraws
 from bbvi.evaluate import Batch, Lambda, draw_values, group_terms, prior_terms, total
-from bbvi.groups import AbstractGroups, Cohort
+from bbvi.groups import AbstractGroups, Cohort, first_row
 from bbvi.model import Problem, Terms
 
 _NUM_DRAWS = 2
 _NUM_GROUPS = 4
 _NUM_MOVES = 4
 _SHARES = (0.5, 0.25, 0.1)
-# run a few times: not worth the compiler's effort
-_ONCE: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
 
 
 def check_padding(problem: Problem, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups: no term may move."""
     generator = np.random.default_rng(0)
-    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS), **_ONCE)
+
+    def terms(beta: Any, z: Any, other: Any, groups: Cohort, group: Array) -> list[Terms]:
+        """As they are, with other padded latents, and with other padded data."""
+        row, own = groups.take(group), groups.lengths(group)
+        mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
+        moved = _other_padding(groups, row, own)
+        return [group_terms(problem, beta, v, r, _NUM_DRAWS) for v, r in ((z, row), (mixed, row), (z, moved))]
+
+    terms_at = eqx.filter_jit(terms, **for_one_run())
 
     def values(names: Any) -> dict[str, Any]:
         return {
@@ -38,14 +46,10 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
     # the groups with most padding on each axis: a full one could not show that its padding is read
     shortest = [np.argsort(np.asarray(own), kind="stable")[:_NUM_GROUPS] for own in own_lengths]
     for group in np.unique(np.concatenate(shortest)):
-        row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([group])))
-        own = jax.tree.map(lambda leaf: leaf[0], groups.lengths(np.array([group])))
-        z, other = values(problem.locals), values(problem.locals)
-        mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
-        terms = terms_at(beta, z, row)
+        here, latents, data = terms_at(beta, values(problem.locals), values(problem.locals), groups, jnp.asarray(group))
         axis = next(iter(groups.longest))
-        _check_same(terms, terms_at(beta, mixed, row), int(group), "latents", axis)
-        _check_same(terms, terms_at(beta, z, _other_padding(groups, row, own)), int(group), "data", axis)
+        _check_same(here, latents, int(group), "latents", axis)
+        _check_same(here, data, int(group), "data", axis)
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
@@ -69,24 +73,30 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         values[name] = flat.reshape(columns.shape)
     place = problem.no_place(len(moves) + 1)
     beta = {name: values[name] for name in problem.globals} | place
-    prior = eqx.filter_jit(lambda b, d: blankets.prior_factors(b, d, len(moves) + 1), **_ONCE)(beta, data)
-    _check_moves(prior, blankets.prior, moves, tuple(problem.opaque))
-    _check_totals(prior, eqx.filter_jit(lambda b, d: prior_terms(problem, b, d, len(moves) + 1), **_ONCE)(beta, data))
+
+    def prior(b: Any, d: Any) -> tuple[Terms, Terms]:
+        return blankets.prior_factors(b, d, len(moves) + 1), prior_terms(problem, b, d, len(moves) + 1)
+
+    def group(b: Any, z: Any, row: Any) -> tuple[Terms, Terms]:
+        return blankets.group_factors(b, z, row, len(moves) + 1), group_terms(problem, b, z, row, len(moves) + 1)
+
+    factors, terms = eqx.filter_jit(prior, **for_one_run())(beta, data)
+    _check_moves(factors, blankets.prior, moves, tuple(problem.opaque))
+    _check_totals(factors, terms)
     if groups is not None:
-        row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
+        row = first_row(groups)
         z = {name: values[name] for name in problem.locals} | place
-        terms = jax.jit(lambda b, z, r: blankets.group_factors(b, z, r, len(moves) + 1), **_ONCE)(beta, z, row)
+        factors, terms = jax.jit(group, **for_one_run())(beta, z, row)
         look_ups = blankets.look_ups, blankets.indices(row)
-        _check_moves(terms, blankets.group, moves, tuple(problem.opaque), look_ups)
-        _check_totals(
-            terms, jax.jit(lambda b, z, r: group_terms(problem, b, z, r, len(moves) + 1), **_ONCE)(beta, z, row)
-        )
+        _check_moves(factors, blankets.group, moves, tuple(problem.opaque), look_ups)
+        _check_totals(factors, terms)
 
 
 def _check_totals(factors: Terms, terms: Terms) -> None:
     """The factors must add up to what the function returned."""
-    one, other = np.asarray(total(factors), np.float64), np.asarray(total(terms), np.float64)
-    size = sum(np.abs(np.asarray(leaf, np.float64)).reshape(-1, len(one)).sum(0) for leaf in factors.values())
+    arrays, returned = jax.device_get((factors, terms))
+    one, other = np.asarray(total(arrays), np.float64), np.asarray(total(returned), np.float64)
+    size = total({name: np.abs(leaf) for name, leaf in arrays.items()})
     if not np.all((np.abs(one - other) <= 1e-3 * (1 + size)) | ~np.isfinite(other)):
         raise RuntimeError(
             f"the factors found in the log joint add up to {one[0]}, the function returns {other[0]}: "

@@ -1,6 +1,7 @@
 """Algorithms 1 and 2 in compiled chunks of steps: how long a chunk is, why a fit stops, and what it keeps."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from bbvi.calls import OpaqueError
 from bbvi.check import raise_if_not_finite
 from bbvi.checkpoint import History, save_checkpoint
 from bbvi.counter import Key, fold
-from bbvi.elbo import Ratios, elbo_samples
 from bbvi.evaluate import Lambda
 from bbvi.groups import AbstractGroups, Stream
 from bbvi.interrupt import deferred_interrupt
@@ -34,7 +34,6 @@ class Run(NamedTuple):
     data: Any
     groups: AbstractGroups | None
     key: Key
-    ratios: Ratios
     recheck: Recheck | None
 
 
@@ -183,15 +182,16 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
     average = rule.average(rule_state, fitted)
     if not run.loop.target.fit_globals:
         average["globals"] = state.params["globals"]
-    numbers = None
-    if run.groups is not None and len(run.groups) > _GROUPS_TO_COMPARE:
-        numbers = np.random.default_rng(0).choice(len(run.groups), _GROUPS_TO_COMPARE, replace=False)
+    loop = run.loop
+    steps = math.ceil(_DRAWS_TO_COMPARE / loop.draws.num)
+    if run.groups is not None:
+        steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(run.groups)) / loop.batch_size))
     key = fold(run.key, "compare")
-    of = [
-        elbo_samples(run.ratios, params, run.data, run.groups, _DRAWS_TO_COMPARE, key, numbers=numbers)
+    one, other = (
+        loop.elbos(state._replace(params=params), key, run.data, run.groups, steps)
         for params in (average, state.params)
-    ]
-    return average if np.mean(of[0] - of[1]) > 0 else state.params
+    )
+    return average if np.mean(one - other) > 0 else state.params
 
 
 def _posterior(run: Run, params: Any, history: History, converged: bool, stopped: str) -> Posterior:

@@ -14,14 +14,13 @@ import numpy as np
 import optax
 
 from bbvi.draws import AbstractDraws
-from bbvi.elbo import Ratios
 from bbvi.gradient import AbstractGradient
 from bbvi.step import Loop
 from bbvi.stop import AbstractStop
 from bbvi.target import Target
 
 _MOST = 8
-_kept: OrderedDict[Hashable, tuple[Loop, Ratios]] = OrderedDict()
+_kept: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
 def compiled(
@@ -34,12 +33,11 @@ def compiled(
     *,
     batch_size: int,
     capacity: int,
-) -> tuple[Loop, Ratios]:
-    """The compiled loop of a fit, and what compares its results: those of an earlier fit if they are the same."""
+) -> Loop:
+    """The compiled loop of a fit: that of an earlier fit if it is the same."""
 
-    def make() -> tuple[Loop, Ratios]:
-        loop = Loop(target, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
-        return loop, Ratios(target.problem, target.floats_per_draw, once=True)
+    def make() -> Loop:
+        return Loop(target, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
 
     if target.problem.opaque:
         return make()  # bound to this fit's workers and failures

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bbvi.compiler import for_many_runs
 from bbvi.counter import Key, fold
 from bbvi.draws import MonteCarlo, layout
 from bbvi.evaluate import Batch, Lambda, draw_values, group_log_ratios, prior_terms, total
@@ -41,8 +42,7 @@ def from_samples(samples: np.ndarray) -> Estimate:
 class Ratios:
     """log p - log q of a problem at draws of (seed, sample, group): the globals' part and each group's."""
 
-    def __init__(self, problem: Problem, floats_per_draw: int, *, once: bool = False):
-        """`once`: used a single time, so that it is not worth the compiler's effort."""
+    def __init__(self, problem: Problem, floats_per_draw: int):
         self.problem, self.floats_per_draw = problem, floats_per_draw
 
         def at_globals(params: Lambda, data: Any, key: Key, samples: Array):
@@ -52,8 +52,8 @@ class Ratios:
         def at_groups(beta: dict[str, Array], batch: Batch, key: Key, samples: Array) -> Float[Array, "batch samples"]:
             return group_log_ratios(problem, beta, batch, key=key, samples=samples)
 
-        options: Any = {"compiler_options": {"xla_backend_optimization_level": 0}} if once else {}
-        self._at_globals, self._at_groups = eqx.filter_jit(at_globals, **options), eqx.filter_jit(at_groups, **options)
+        self._at_globals = eqx.filter_jit(at_globals, **for_many_runs())
+        self._at_groups = eqx.filter_jit(at_groups, **for_many_runs())
 
     def globals(self, params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""

@@ -181,9 +181,9 @@ def _prepare(
         check_padding(problem, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
-    loop, ratios = compiled(target, flat, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
+    loop = compiled(target, flat, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    return Run(loop, params, flat, groups, key, ratios, recheck)
+    return Run(loop, params, flat, groups, key, recheck)
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

@@ -160,7 +160,11 @@ def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> 
 
 
 def first_row(groups: AbstractGroups) -> Any:
-    """One group's row, to see its shapes."""
+    """One group's row, to see what it is like."""
+    return _first_row(groups) if isinstance(groups, Stream) else eqx.filter_jit(_first_row)(groups)
+
+
+def _first_row(groups: AbstractGroups) -> Any:
     return jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
 
 

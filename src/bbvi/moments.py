@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.batches import check_batch_size
+from bbvi.compiler import for_many_runs
 from bbvi.counter import fold, seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
 from bbvi.evaluate import Lambda
@@ -71,7 +72,6 @@ def gradient_moments(
         )
         return full_gradient(estimate, params["locals"], None if batch is None else batch.groups, problem.num_groups)
 
-    @eqx.filter_jit
     def all_repeats(key: Array, params: Any, flat: Any, groups: Any) -> tuple[Lambda, Lambda]:
         zeros = jax.tree.map(jnp.zeros_like, {**params["globals"], **params["locals"]})
 
@@ -86,7 +86,8 @@ def gradient_moments(
         carry, _ = jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))
         return carry
 
-    mean, spread = all_repeats(fold(seed_key(seed), "moments"), params, flat, groups)
+    run = eqx.filter_jit(all_repeats, **for_many_runs())
+    mean, spread = run(fold(seed_key(seed), "moments"), params, flat, groups)
     jax.block_until_ready(spread)
     problem.raise_failure()
     variance = jax.tree.map(lambda s: s / (repeats - 1), spread)

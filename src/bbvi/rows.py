@@ -84,7 +84,9 @@ def local_rows(
         flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
         slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
         number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
-        return Rows(drawer.prepare(flat), keys[slots], groups[slots], number, real, used)
+        rows = Rows(flat, keys[slots], groups[slots], number, real, used)
+        _, prepared = over_rows(lambda part: ((), drawer.prepare(part.prepared)), rows, _PLACES * inner)
+        return rows._replace(prepared=prepared)
     slots = jnp.repeat(jnp.arange(len(groups)), int(np.prod(elements.shape)))
     number = jnp.tile(elements.reshape(-1), len(groups))
     everywhere: Array | None = None

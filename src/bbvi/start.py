@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bbvi.compiler import for_one_run
 from bbvi.counter import Key, fold
 from bbvi.evaluate import Lambda
 from bbvi.latents import Latent
@@ -17,7 +18,9 @@ from bbvi.storage import check_same_model, describe
 def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
     """Algorithm 1, "initialize lambda randomly", but for what `init=` fixes; rows by the number of their group."""
 
-    def random(at: Key) -> dict[str, Lambda]:
+    def random(key: Key) -> dict[str, Lambda]:
+        at = fold(key, "start")
+
         def rows(name: str, latent: Latent) -> Any:
             numbers = jnp.arange(problem.num_groups)
             return jax.vmap(lambda g: latent.random_start(name, problem.lengths, fold(at, g)))(numbers)
@@ -27,8 +30,7 @@ def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
             "locals": {name: rows(name, latent) for name, latent in problem.locals.items()},
         }
 
-    # run once: it is not worth the compiler's effort
-    params = jax.jit(random, compiler_options={"xla_backend_optimization_level": 0})(fold(key, "start"))
+    params = jax.jit(random, **for_one_run())(key)
     for name, latent in problem.globals.items():
         params["globals"][name] |= latent.given_start(name, {})
     for name, latent in problem.locals.items():

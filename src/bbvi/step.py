@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array
 
 from bbvi.batches import by_bucket, draw_groups
+from bbvi.compiler import for_many_runs
 from bbvi.counter import Key, fold
 from bbvi.draws import AbstractDraws
 from bbvi.evaluate import Batch, Lambda
@@ -73,7 +75,7 @@ class Loop:
             return self._run(state, *kept)
 
         # the state's buffers are given away: a step must not copy the rows of all groups
-        self._compiled = eqx.filter_jit(run, donate="all-except-first")
+        self._compiled = eqx.filter_jit(run, donate="all-except-first", **for_many_runs())
 
     def init(self, params: dict[str, Lambda]) -> State:
         """The state before the first step."""
@@ -99,6 +101,15 @@ class Loop:
         if isinstance(groups, Stream):
             source = self.prefetch(groups, key, int(state.step), steps)
         return self._compiled((key, data, source, state.step + steps), state)
+
+    def elbos(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int) -> np.ndarray:
+        """The ELBO at the state's lambda as each of the first `steps` steps of a run would estimate it."""
+        here, going, out = state.params, own_copy(state), []
+        for step in range(steps):
+            at = going._replace(params=own_copy(here), step=jnp.int32(step), fired=jnp.int32(-1), broken=jnp.int32(-1))
+            going, record, _ = self.run(at, key, data, groups, 1)
+            out.append(float(record.elbo[0]))
+        return np.array(out)
 
     def prefetch(self, groups: Stream, key: Key, step: int, steps: int) -> Prefetched:
         """The rows of the next steps' batches, filled up to the capacity so that shapes do not change."""

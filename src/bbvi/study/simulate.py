@@ -57,7 +57,7 @@ def simulate(num_patients: int = NUM_PATIENTS, seed: int = 0, settings: Settings
 
 def _visits(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Days of a patient's visits, and which labs are measured."""
-    num_visits = int(np.clip(np.round(rng.lognormal(np.log(25), 0.75)), 5, 120))
+    num_visits = int(np.clip(np.round(rng.lognormal(np.log(25), 0.85)), 5, 120))
     gaps = np.ceil(rng.lognormal(np.log(30), 1.2, num_visits - 1))
     seen = rng.random((num_visits, NUM_LABS)) < SHARE_OBSERVED
     seen[~seen.any(1), rng.integers(NUM_LABS)] = True

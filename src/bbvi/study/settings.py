@@ -64,7 +64,11 @@ class Settings:
 
     @classmethod
     def scaled(cls, num_factors: int = 3) -> "Settings":
-        """For labs divided by their medians, whose level is 1; the Gamma models' Gamma(1, 1) has that mean already."""
+        """For labs divided by their medians, whose level is 1; the Gamma models' Gamma(1, 1) has that mean already.
+
+        A small `sigma_l` with a large `sigma_x` lets one outlier of one lab pull a factor, and with it all other labs, far away:
+        docs/study.md has the numbers.
+        """
         return cls(
-            num_factors, floor=0.3, level=1.0, sigma_x=0.1, sigma_l=0.3, sigma_v=0.1, observation_variance=0.3**2
+            num_factors, floor=0.3, level=1.0, sigma_x=0.1, sigma_l=0.5, sigma_v=0.1, observation_variance=0.5**2
         )

@@ -12,6 +12,7 @@ from scipy import stats
 
 import bbvi
 import bbvi.study
+from bbvi.study import models
 from bbvi.study.models import MODELS
 from bbvi.study.settings import Settings
 from bbvi.study.simulate import simulate
@@ -151,6 +152,16 @@ def test_the_papers_hyperparameters_are_the_papers():
     assert {name: (entry.eta, entry.paper) for name, entry in MODELS.items()} == {
         "Gamma-Normal-TS": (1, -32.7), "Gamma-Normal": (1, -33.9), "Gamma-TS": (0.5, -174), "Gamma": (0.5, -175),
     }  # fmt: skip
+
+
+def test_the_docs_fifth_model_is_a_model_and_joins_the_table():
+    page = (Path(__file__).parent.parent / "docs" / "study.md").read_text()
+    code = page[page.index("```python\n") + len("```python\n") :].split("```")[0]
+    names = {**vars(models), "MODELS": dict(MODELS)}
+    exec(code, names)
+    (added,) = names["MODELS"].keys() - MODELS.keys()
+    found = bbvi.explain(names["MODELS"][added].build(3, S), cohort())
+    assert not found.lost and "log_likelihood[2,2]" in found.factors
 
 
 def test_the_study_uses_public_names_only():

@@ -8,6 +8,7 @@ import bbvi
 from bbvi.study.models import MODELS
 from bbvi.study.plan import SIZES, Plan, model_named
 from bbvi.study.read_csv import BadFile
+from bbvi.study.run import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,8 +36,6 @@ def study(quick: bool, full: bool, models: str | None, **options: Any) -> None:
 
     Without --data it studies a simulated cohort of the paper's shape and the Mayo Clinic's PBC data, which come with bbvi.
     """
-    from bbvi.study.run import run  # what needs no data, such as --help, need not wait for it
-
     try:
         plan = make_plan(quick=quick, full=full, models=models, **options)
     except ValueError as error:

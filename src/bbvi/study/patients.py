@@ -96,7 +96,7 @@ class Patients:
     def ragged(self, observed: list[np.ndarray] | None = None) -> Any:
         """The patients as `bbvi.fit` takes them; `observed` may mark fewer measurements than there are."""
         observed = self.observed if observed is None else observed
-        return bbvi.ragged(visit={"labs": [np.nan_to_num(y) for y in self.labs], "observed": observed})
+        return bbvi.ragged(visit={"labs": [bbvi.missing(y)[0] for y in self.labs], "observed": observed})
 
     def hold_out(self, share: float = 0.25, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Section 5.1: masks of the measurements that are kept and of those held out.

@@ -62,13 +62,24 @@ log_gamma_quantile.defjvp(_log_gamma_quantile_jvp, symbolic_zeros=True)
 
 
 def _evaluate(x, concentration):
-    s = jax.lax.rsqrt(concentration)
+    return jnp.log(concentration) + log_ratio_to_mean(x, jax.lax.rsqrt(concentration))
+
+
+def log_ratio_to_mean(x: Float[Array, ""], s: Float[Array, ""]) -> Float[Array, ""]:
+    """log(z / a) where P(Z < z) = Phi(x), for Z of Gamma(a, 1) with s = 1 / sqrt(a) <= 1: s is its sd over its mean.
+
+    No digits are lost where a is large and z is next to a.
+
+    Examples:
+        >>> print(f"{log_ratio_to_mean(2.0, 1e-3):.6f}")
+        0.001999
+    """
     powers = _coefficients(s)
     left = x < _ENDS[1]
     t = x * jnp.where(left, *(1 / _HALVES)) - jnp.where(left, *(_MIDDLES / _HALVES))
     t = jnp.clip(t, -1, 1)
     q = polynomial(t, [jnp.where(left, powers[0, k], powers[1, k]) for k in range(powers.shape[1])])
-    return jnp.log(concentration) + s * (x + s * q)
+    return s * (x + s * q)
 
 
 def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:

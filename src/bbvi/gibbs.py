@@ -221,7 +221,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
     steps = []
     for scope, part in zip(scene.scopes, u, strict=True):
         shapes = {name: (num_chains, *scope.problem.shape(name), part[name].shape[-1]) for name in part}
-        steps.append({name: jnp.full(shape, _FIRST_LOG_STEP) for name, shape in shapes.items()})
+        steps.append({name: jnp.full(shape, _FIRST_LOG_STEP, float) for name, shape in shapes.items()})
     return State(u, steps)
 
 

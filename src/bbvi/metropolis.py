@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.colouring import Colours, Move
@@ -151,20 +152,41 @@ def sweep(
 
 def offered(scene: Scene, lanes: list[Lanes], state: State, key: Key, chain: Array) -> Offer:
     """Draw the proposals of a sweep; numbers depend on sweep, latent, group, element and chain alone."""
-    out = Offer([], [], [], [], [])
-    for n, scope in enumerate(scene.scopes):
-        keys = fold_names(key, list(scope.latents))
-        for part in (out.u, out.correction, out.log_uniform):
-            part.append({})
-        for name, latent in scope.latents.items():
-            of_lane = jax.vmap(lambda g, k=keys[name]: fold(k, g))(lanes[n].groups)
-            many = _over_factors(latent, lambda *a, p=scene.proposals[name]: _one(p, *a))
-            elements = jnp.asarray(latent.elements(scope.problem.lengths))
-            made = many(state.u[n][name], state.log_step[n][name], elements, of_lane, lanes[n].groups, chain)
-            out.u[n][name], out.correction[n][name], out.log_uniform[n][name] = made
-        out.old.append(point(scene, scope, state.u[n]))
-        out.new.append(point(scene, scope, out.u[n]))
-    return out
+    empty: list[list[Arrays]] = [[{} for _ in scene.scopes] for _ in range(3)]
+    u, correction, log_uniform = empty
+    names = list(dict.fromkeys(name for scope in scene.scopes for name in scope.latents))
+    keys = fold_names(key, names)
+    for name in names:
+        within = [n for n, scope in enumerate(scene.scopes) if name in scope.latents]
+        latent = scene.scopes[within[0]].latents[name]
+        rows = [_as_rows(latent, scene.scopes[n], name, state, lanes[n], n, keys[name]) for n in within]
+        # the rows of all scopes at once: there is one loop to compile
+        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+        made = jax.vmap(lambda *a, p=scene.proposals[name]: _one(p, *a, chain))(*joined)
+        first = 0
+        for n in within:
+            shape = state.log_step[n][name].shape
+            last = first + int(np.prod(shape))
+            full = (*shape[:-1], shape[-1], *latent.event)
+            for into, leaf in zip((u, correction, log_uniform), made, strict=True):
+                part = leaf[first:last].reshape(full if into is u else shape)
+                into[n][name] = jnp.moveaxis(part, len(shape) - 1, -1) if into is u else part
+            first = last
+    old, new = ([point(scene, s, part[n]) for n, s in enumerate(scene.scopes)] for part in (state.u, u))
+    return Offer(u, old, new, correction, log_uniform)
+
+
+def _as_rows(
+    latent: Latent, scope: Scope, name: str, state: State, lanes: Lanes, number: int, key: Key
+) -> tuple[Array, Array, Array, Array, Array]:
+    """A row for each factor and lane: coordinates, step size, and where it stands (element, key, group)."""
+    log_step = state.log_step[number][name]
+    u = jnp.moveaxis(state.u[number][name], -1, len(latent.shape)).reshape(log_step.size, *latent.event)
+    of_lane = jax.vmap(lambda g: fold(key, g))(lanes.groups)
+    elements = jnp.asarray(latent.elements(scope.problem.lengths)).reshape(*log_step.shape[:-1], 1)
+    where = [jnp.broadcast_to(x, log_step.shape).ravel() for x in (elements, lanes.groups)]
+    keys = jnp.broadcast_to(of_lane, (*log_step.shape, 2)).reshape(-1, 2)
+    return u, log_step.ravel(), where[0], keys, where[1]
 
 
 def _one(
@@ -175,14 +197,6 @@ def _one(
     new, correction = proposal(u, log_step, address)
     correction = jnp.where(proposal.family.floored(new), -jnp.inf, correction)
     return new, correction, jnp.log(address.uniform(DECISION))
-
-
-def _over_factors(latent: Latent, function: Any) -> Any:
-    """A function of one factor and lane, over the factors of a latent, first, and lanes, last."""
-    many = jax.vmap(function, in_axes=(-1, -1, None, 0, 0, None), out_axes=-1)
-    for _ in latent.shape:
-        many = jax.vmap(many, in_axes=(0, 0, 0, None, None, None))
-    return many
 
 
 def point(scene: Scene, scope: Scope, u: Arrays) -> Point:
@@ -226,7 +240,7 @@ def _move(
 
         def at_trial(trying: Arrays) -> list[Terms]:
             points = [*held]
-            points[number] = _mixed(scene, number, offer, trying)
+            points[number] = materialise(on, lambda yes: _mixed(scene, number, offer, yes), trying)
             made = [scene.scopes[n].terms(points[0], points[n], lanes[n]) for n in touched]
             return [{t: part[t] for t in scene.scopes[n].reading(names)} for n, part in zip(touched, made, strict=True)]
 

@@ -90,8 +90,8 @@ def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lan
     out = np.full((num_chains, num_draws, problem.num_groups, *shape, *latent.event), fill, kind)
     for of_bucket, lane in zip(values[1:], lanes[1:], strict=True):
         real = np.asarray(lane.real[name]).reshape(*lane.real[name].shape[:-1], *[1] * len(latent.event), -1)
-        drawn = of_bucket[name] if not latent.ragged_axes else np.where(real, of_bucket[name], np.nan)
-        corner = tuple(slice(size) for size in lane.real[name].shape[:-1])
+        drawn: Any = of_bucket[name] if not latent.ragged_axes else np.where(real, of_bucket[name], np.nan)
+        corner: Any = tuple(slice(size) for size in lane.real[name].shape[:-1])
         out[(slice(None), slice(None), np.asarray(lane.groups), *corner)] = np.moveaxis(drawn, -1, 2)
     return out
 
@@ -171,9 +171,7 @@ class _Compiled:
             state, terms, rates = carry
             gain = jnp.where(number < num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
             at = fold(key, "sweep", number)
-            state, info, terms = sweep(
-                self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain
-            )
+            state, info, terms = sweep(self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain)
             return state, terms, jax.tree.map(lambda a, b: a + b / thin, rates, _rates(scene, info, lanes))
 
         def one_draw(i: Int[Array, ""], carry: Any) -> Any:

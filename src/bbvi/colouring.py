@@ -153,7 +153,9 @@ def _looked_up(problem: Problem, names: Mapping[str, Any], blankets: Blankets, r
             parts.append([*chosen, *([] if direct is None else [direct.pairs()])])
         num = next(pairs for found in parts for pairs in found).shape[0]
         columns = [
-            sum(found[1:], found[0]) if found else sparse.csr_array((num, int(np.prod(problem.shape(name)))), dtype=bool)
+            sum(found[1:], found[0])
+            if found
+            else sparse.csr_array((num, int(np.prod(problem.shape(name)))), dtype=bool)
             for name, found in zip(names, parts, strict=True)
         ]
         yield sparse.csr_array(sparse.hstack(columns, format="csr"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Array
 from bbvi.chains import Chains, Run, Schedule, drain
 from bbvi.check import check_blankets, check_padding
 from bbvi.colouring import by_latent, colour, cut, global_reads, local_reads, moves
-from bbvi.conditionals import Arrays, Lanes, Scope, all_lanes, scopes
+from bbvi.conditionals import Arrays, Lanes, all_lanes, scopes
 from bbvi.counter import Key, fold, seed_key
 from bbvi.evaluate import draw_values
 from bbvi.groups import AbstractGroups, ArrayGroups, Cohort, Stream
@@ -181,7 +182,7 @@ def _prepare(
 
 def _scene(target: Target, groups: AbstractGroups | None, move_globals: bool) -> Scene:
     problem, found = target.problem, scopes(target)
-    colours = [{}]
+    colours: list[Any] = [{}]
     if move_globals:
         rows = None if groups is None or not target.blankets.look_ups else groups.take(np.arange(len(groups)))
         reads = global_reads(problem, target.blankets, rows)
@@ -264,8 +265,6 @@ def _check_start(scene: Scene, state: State, lanes: list[Lanes]) -> None:
     def at(u: list[Arrays], lanes: list[Lanes]) -> Any:
         terms = evaluate(scene, [point(scene, s, u[n]) for n, s in enumerate(scene.scopes)], lanes)
         return [{name: jnp.isfinite(term).all() for name, term in part.items()} for part in terms]
-
-    import equinox as eqx
 
     fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)))(state.u, lanes)
     for part in fine:

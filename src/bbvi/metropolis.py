@@ -4,6 +4,7 @@ Written for one chain. A coordinate moves once in a sweep, and its proposal depe
 proposals of a sweep are drawn before its first move, and a state within a sweep is which of them were accepted.
 """
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -139,7 +140,8 @@ def sweep(
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
     accepted, chances, terms = kernel.decide(scene, lanes, offer, terms, key, chain)
-    u, log_step = [], []
+    u: list[Arrays] = []
+    log_step: list[Arrays] = []
     for n, scope in enumerate(scene.scopes):
         u.append({k: _choose(accepted[n][k], offer.u[n][k], state.u[n][k], scope.latents[k]) for k in state.u[n]})
         log_step.append({})
@@ -162,7 +164,7 @@ def offered(scene: Scene, lanes: list[Lanes], state: State, key: Key, chain: Arr
         rows = [_as_rows(latent, scene.scopes[n], name, state, lanes[n], n, keys[name]) for n in within]
         # the rows of all scopes at once: there is one loop to compile
         joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
-        made = jax.vmap(lambda *a, p=scene.proposals[name]: _one(p, *a, chain))(*joined)
+        made = jax.vmap(functools.partial(_one, scene.proposals[name], chain))(*joined)
         first = 0
         for n in within:
             shape = state.log_step[n][name].shape
@@ -190,7 +192,7 @@ def _as_rows(
 
 
 def _one(
-    proposal: AbstractProposal, u: Array, log_step: Array, element: Array, key: Key, group: Array, chain: Array
+    proposal: AbstractProposal, chain: Array, u: Array, log_step: Array, element: Array, key: Key, group: Array
 ) -> tuple[Array, Array, Array]:
     """The proposal of one factor in one lane; one that no float can hold is never accepted."""
     address = Address(key, group, element, chain)
@@ -229,8 +231,8 @@ def _move(
 ) -> tuple[list[Arrays], list[Arrays], list[Terms]]:  # fmt: skip
     """The colours of a move, one after the other."""
     on, names = run_time_true(key), move.names
-    touched = range(len(scene.scopes)) if number == 0 else (number,)
-    touched = [n for n in touched if scene.scopes[n].reading(names)]
+    near = range(len(scene.scopes)) if number == 0 else [number]
+    touched = [n for n in near if scene.scopes[n].reading(names)]
     held = [_mixed(scene, n, offer, accepted[n]) for n in range(len(scene.scopes))]
 
     def step(carry: Any, colour: Array) -> tuple[Any, None]:

@@ -14,7 +14,17 @@ from jaxtyping import Array, Float
 from numpyro.distributions import biject_to
 
 from bbvi.counter import Address
-from bbvi.families import AbstractFamily, Bernoulli, Beta, Categorical, Dirichlet, Gamma, Normal, Poisson, TransformedNormal
+from bbvi.families import (
+    AbstractFamily,
+    Bernoulli,
+    Beta,
+    Categorical,
+    Dirichlet,
+    Gamma,
+    Normal,
+    Poisson,
+    TransformedNormal,
+)
 from bbvi.gamma_quantile import log_ratio_to_mean
 from bbvi.latents import Latent
 from bbvi.samplers import inverse_normal, log_gamma, standard_normal

@@ -6,9 +6,12 @@ from bbvi.draws import MonteCarlo
 from bbvi.explain import explain
 from bbvi.fit import fit, iterate
 from bbvi.gamma_e import GammaE
+from bbvi.gibbs import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
 from bbvi.gradient import Score
 from bbvi.groups import missing, ragged
 from bbvi.latents import binary, categorical, count, interval, ordered, positive, real, simplex, unit_interval
+from bbvi.metropolis import AllAtOnce, Coordinatewise
+from bbvi.mixing import mixing
 from bbvi.model import HierarchicalModel, Model
 from bbvi.moments import gradient_moments
 from bbvi.opaque import opaque
@@ -21,8 +24,9 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "Budget", "Converged", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model", "MonteCarlo",
-    "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
-    "interval", "iterate", "load", "missing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
-    "robbins_monro", "simplex", "unit_interval",
+    "AllAtOnce", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
+    "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
+    "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
+    "metropolis_within_gibbs", "missing", "mixing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
+    "real", "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

@@ -63,7 +63,14 @@ class Traced:
         last = [
             Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
         ]
-        inputs = [*last, *jax.tree.leaves(arrays)]
+        return self._run([*last, *jax.tree.leaves(arrays)], num)
+
+    def over_groups(self, beta: Values, z: Values, logs: Values, rows: Any, num: int) -> Terms:
+        """The same at one sample of the globals, with `num` groups on the last axis of the locals and the rows."""
+        local = [Last(z[n], _known(logs.get(n))) for n in sorted(z)]
+        return self._run([*(beta[n] for n in sorted(beta)), *local, *map(Last, jax.tree.leaves(rows))], num)
+
+    def _run(self, inputs: list[Any], num: int) -> Terms:
         typed: list[Any] = []
         for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
             if isinstance(value, Last):
@@ -111,6 +118,11 @@ class Blankets:
         """The factors of one group, for `num` samples on the last axis; `logs` are known logarithms."""
         assert self._group.function is not None
         return self._group.function((beta, z), (logs or {}, logs or {}), row, num)
+
+    def factors_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
+        """The factors of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
+        assert self._group.function is not None
+        return self._group.function.over_groups(beta, z, logs, rows, num)
 
     def indices(self, row: Any) -> list[Array]:
         """What each look-up by the data of a group looks up."""

@@ -1,6 +1,7 @@
 """The quantile function of the gamma distribution, as one polynomial for every shape from 1 up."""
 
 from importlib.resources import files
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +16,15 @@ _ENDS = np.array([-5.45, -1.2, 5.45])
 _MIDDLES, _HALVES = (_ENDS[1:] + _ENDS[:-1]) / 2, (_ENDS[1:] - _ENDS[:-1]) / 2
 
 
-def _read() -> np.ndarray:
-    """The table of `tools/fit_gamma_quantile.py`, from Chebyshev polynomials in x to powers."""
+def _read(in_s: int | None = None, in_x: int | None = None) -> np.ndarray:
+    """The table of `tools/fit_gamma_quantile.py`, from Chebyshev polynomials in x to powers; the first terms if cut."""
     in_chebyshev = np.loadtxt(str(files("bbvi") / "gamma_quantile.csv"), delimiter=",")
     degree_s, columns = in_chebyshev.shape
-    powers = np.zeros((columns // 2, columns // 2))
-    for k, row in enumerate(np.eye(columns // 2)):
+    num = in_x or columns // 2
+    powers = np.zeros((num, num))
+    for k, row in enumerate(np.eye(num)):
         powers[k, : k + 1] = cheb2poly(row)[: k + 1]
-    return (in_chebyshev.reshape(degree_s, 2, -1) @ powers).reshape(degree_s, -1)
+    return (in_chebyshev.reshape(degree_s, 2, -1)[:in_s, :, :num] @ powers).reshape(len(in_chebyshev[:in_s]), -1)
 
 
 _TABLE = _read()
@@ -78,3 +80,36 @@ def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:
         chebyshev.append(2 * (2 * s - 1) * chebyshev[-1] - chebyshev[-2])
     table = jnp.asarray(_TABLE, s.dtype)
     return jnp.dot(jnp.stack(chebyshev), table, precision=jax.lax.Precision.HIGHEST).reshape(2, -1)
+
+
+# fewer terms: log z is right to 3e-5
+_SHORT = _read(12, 10)
+
+
+def log_ratio_to_mean(x: Float[Array, "..."], s: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(z / a) where P(Z < z) = Phi(x), for Z of Gamma(a, 1) with s = 1 / sqrt(a) <= 1, its sd over its mean.
+
+    For draws that have each a shape of their own: all is elementwise. No digits are lost where a is large and z is
+    next to a.
+
+    Examples:
+        >>> print(f"{log_ratio_to_mean(2.0, 1e-3):.6f}")
+        0.001999
+    """
+    table = _SHORT if jnp.result_type(x, s) == jnp.float32 else _TABLE
+    left = jnp.less(x, _ENDS[1])
+    t = (x - jnp.where(left, _MIDDLES[0], _MIDDLES[1])) * jnp.where(left, 1 / _HALVES[0], 1 / _HALVES[1])
+    low, high = np.split(table, 2, axis=1)
+    powers = [
+        jnp.where(left, _clenshaw(2 * s - 1, a), _clenshaw(2 * s - 1, b)) for a, b in zip(low.T, high.T, strict=True)
+    ]
+    return s * (x + s * polynomial(jnp.clip(t, -1, 1), powers))
+
+
+def _clenshaw(y: Array, coefficients: np.ndarray) -> Array:
+    """The Chebyshev series with these coefficients at y."""
+    one: Any = 0.0
+    two: Any = 0.0
+    for c in coefficients[:0:-1]:
+        one, two = 2 * y * one - two + float(c), one
+    return y * one - two + float(coefficients[0])

@@ -37,15 +37,15 @@ class _Rate(ProgressColumn):
 
 
 @contextlib.contextmanager
-def progress_bar(wanted: bool | None, total: int | None) -> Iterator[Report]:
-    """Yield a function that shows a step number and an ELBO; it does nothing where no bar is wanted."""
+def progress_bar(wanted: bool | None, total: int | None, *, shown: str = "ELBO") -> Iterator[Report]:
+    """Yield a function that shows a step number and an ELBO, or what else is `shown`; silent where no bar is wanted."""
     console = Console(stderr=True)
     if wanted is False or not (console.is_terminal or console.is_jupyter):
         yield lambda step, elbo: None
         return
     bar = Progress(
         SpinnerColumn(), TextColumn("step {task.completed:,.0f}"), BarColumn(bar_width=24),
-        TextColumn("ELBO {task.fields[elbo]}"), _Rate(), TimeElapsedColumn(), _Left(),
+        TextColumn(shown + " {task.fields[elbo]}"), _Rate(), TimeElapsedColumn(), _Left(),
         console=console, transient=False,
     )  # fmt: skip
     with bar:

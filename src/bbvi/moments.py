@@ -1,5 +1,7 @@
 """How noisy is the gradient: its mean and variance over repeats, at a fixed lambda (Figure 2)."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.batches import check_batch_size
+from bbvi.compiled import compiled
 from bbvi.compiler import for_many_runs
 from bbvi.counter import fold, seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
@@ -62,36 +65,44 @@ def gradient_moments(
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
     target = find_target(problem, flat, groups)
-    loop = Loop(target, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+    loop = compiled(target, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
     params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
-
-    def one(key: Array, params: Any, flat: Any, groups: Any, repeat: Array) -> Lambda:
-        batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
-        estimate = gradient.estimate(
-            loop.target, params["globals"], flat, batch, draws=draws, key=loop.draws_key(key, repeat)
-        )
-        return full_gradient(estimate, params["locals"], None if batch is None else batch.groups, problem.num_groups)
-
-    def all_repeats(key: Array, params: Any, flat: Any, groups: Any) -> tuple[Lambda, Lambda]:
-        zeros = jax.tree.map(jnp.zeros_like, {**params["globals"], **params["locals"]})
-
-        def body(carry, repeat):
-            # Welford's recursion: no large sums are subtracted
-            mean, spread = carry
-            value = one(key, params, flat, groups, repeat)
-            new = jax.tree.map(lambda m, x: m + (x - m) / (repeat + 1), mean, value)
-            spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, value, mean, new)
-            return (new, spread), None
-
-        carry, _ = jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))
-        return carry
-
-    run = eqx.filter_jit(all_repeats, **for_many_runs())
-    mean, spread = run(fold(seed_key(seed), "moments"), params, flat, groups)
+    mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
     jax.block_until_ready(spread)
     problem.raise_failure()
     variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
     return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))
+
+
+@functools.cache  # one program: at another lambda nothing is compiled again
+def _program() -> Callable[..., tuple[Lambda, Lambda]]:
+    return eqx.filter_jit(_mean_and_spread, **for_many_runs())
+
+
+def _mean_and_spread(
+    loop: Loop, repeats: int, key: Array, params: dict[str, Lambda], flat: Any, groups: Any
+) -> tuple[Lambda, Lambda]:
+    """Mean of the repeats, and sum of their squared distances to it."""
+    zeros = jax.tree.map(jnp.zeros_like, {**params["globals"], **params["locals"]})
+
+    def one(repeat: Array) -> Lambda:
+        batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
+        estimate = loop.gradient.estimate(
+            loop.target, params["globals"], flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
+        )
+        numbers = None if batch is None else batch.groups
+        return full_gradient(estimate, params["locals"], numbers, loop.target.problem.num_groups)
+
+    def body(carry, repeat):
+        # Welford's recursion: no large sums are subtracted
+        mean, spread = carry
+        value = one(repeat)
+        new = jax.tree.map(lambda m, x: m + (x - m) / (repeat + 1), mean, value)
+        spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, value, mean, new)
+        return (new, spread), None
+
+    carry, _ = jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))
+    return carry
 
 
 def full_gradient(estimate: Estimate, rows: Lambda, groups: Array | None, num_groups: int) -> Lambda:

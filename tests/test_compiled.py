@@ -37,6 +37,13 @@ def test_the_same_fit_is_compiled_once():
     assert np.array_equal(one.params["mu"]["loc"], other.params["mu"]["loc"])
 
 
+def test_another_budget_compiles_nothing():
+    short, long = (bbvi.fit(model(), Y, stop=bbvi.Budget(steps=n)) for n in (3, 5))
+    assert loops() == 1
+    assert [len(short.history), len(long.history)] == [3, 5]
+    assert np.array_equal(short.history["elbo"], long.history["elbo"][:3])
+
+
 def test_a_function_that_reads_a_changed_variable_is_another_one():
     settings = {"scale": 1.0}
     changing = bbvi.Model(

@@ -16,7 +16,7 @@ import optax
 from bbvi.draws import AbstractDraws
 from bbvi.gradient import AbstractGradient
 from bbvi.step import Loop
-from bbvi.stop import AbstractStop
+from bbvi.stop import AbstractStop, Budget
 from bbvi.target import Target
 
 _MOST = 8
@@ -41,7 +41,9 @@ def compiled(
 
     if target.problem.opaque:
         return make()  # bound to this fit's workers and failures
-    key = (_signature(target, data), gradient, draws, optimizer, tuple(stops), batch_size, capacity)
+    # budgets are kept outside the loop
+    rules = tuple(Budget if isinstance(rule, Budget) else rule for rule in stops)
+    key = (_signature(target, data), gradient, draws, optimizer, rules, batch_size, capacity)
     try:
         found = _kept.pop(key, None)
     except TypeError:  # a plug-in that holds arrays cannot be compared

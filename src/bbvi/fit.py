@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array
@@ -140,8 +139,6 @@ def iterate(
         earlier = load_checkpoint(checkpoint, model, settings, state)
         if earlier is not None:
             state, history = earlier
-            if int(state.fired) >= 0 and isinstance(stops[int(state.fired)], Budget):
-                state = state._replace(fired=jnp.int32(-1))
     yield from drain(run, state, history, stops, checkpoint, checkpoint_seconds, settings)
 
 

@@ -1,19 +1,167 @@
 """Section 5, end to end: what `bbvi study` does with a plan."""
 
+import datetime
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import bbvi
+from bbvi.study import report, tables
+from bbvi.study.clock import Clock
+from bbvi.study.comparison import Report, fit_and_score, table
 from bbvi.study.data_sets import DataSet, data_sets
+from bbvi.study.effort import EFFORTS, Effort
 from bbvi.study.plan import Plan
+from bbvi.study.sampling import GIBBS, MODEL, PLAIN, sampled, summary, variational
+from bbvi.study.settings import Settings
+from bbvi.study.stages import Stages
+from bbvi.study.variance import convergence, variances
+
+_COMPILING = 25.0  # seconds for the programs of a stage, to guess how long it takes
 
 
-def run(plan: Plan, console: Console | None = None) -> list[DataSet]:
-    """Load the data of a plan and show what they are."""
+class Stage(NamedTuple):
+    """A part of the study that is kept when it is finished."""
+
+    name: str
+    title: str
+    guess: float
+    work: Callable[[Report], Any]
+
+
+def run(plan: Plan, console: Console | None = None) -> Path:
+    """Run what is not finished yet, then write the report; the path of the page."""
     console = Console() if console is None else console
-    loaded = data_sets(plan)
-    for data in loaded:
+    effort, sets, folder = EFFORTS[plan.size], data_sets(plan), Path(plan.out)
+    for data in sets:
         console.print(facts_table(data))
-    return loaded
+    stages = Stages(folder / "stages", plan.fingerprint())
+    found = {}
+    with Clock(console, [(s.title, s.guess) for s in all_stages(plan, sets, effort)]) as clock:
+        for stage in all_stages(plan, sets, effort):
+            with clock.stage(kept=stages.finished(stage.name)) as share:
+                found[stage.name] = stages.run(stage.name, lambda s=stage, share=share: timed(s.work, share))
+    results = collect(plan, sets, found, effort)
+    page = report.write(results, folder / "report.html")
+    tables.write_csv(results, folder)
+    (folder / "results.json").write_text(json.dumps(as_json(results), indent=1, allow_nan=False))
+    tables.print_results(results, console)
+    console.print(f"report  {page}\nnumbers {folder / 'results.json'} and CSV files beside it")
+    return page
+
+
+def all_stages(plan: Plan, sets: list[DataSet], effort: Effort) -> list[Stage]:
+    """What there is to do; the experiments with one model and one cohort take the first data set."""
+    first, out = sets[0], []
+    for data in sets:
+        for name in plan.models:
+            out.append(_comparison_stage(name, data, effort, plan.seed))
+    if MODEL not in plan.models:
+        return out
+    out.append(
+        Stage("variance", "variance of the gradient (Figure 2)", 2 * _COMPILING + 8 * len(effort.iterations),
+              lambda share: variances(first, effort, seed=plan.seed, report=share))
+    )  # fmt: skip
+    out.append(
+        Stage("convergence", "convergence with and without variance reductions", 4 * (effort.progress_seconds + 10),
+              lambda share: convergence(first, effort, seed=plan.seed, report=share))
+    )  # fmt: skip
+    for seed in range(plan.seed, plan.seed + effort.seeds):
+        out.append(
+            _sampling_stage(
+                "bbvi",
+                f"bbvi against the clock, seed {seed}",
+                effort,
+                lambda share, seed=seed: variational(first, effort, seed=seed, report=share),
+                seed,
+            )
+        )
+        out.append(
+            _sampling_stage(
+                "gibbs",
+                f"{GIBBS}, seed {seed}",
+                effort,
+                lambda share, seed=seed: sampled(
+                    first, effort, bbvi.Coordinatewise(), method=GIBBS, seed=seed, report=share
+                ),
+                seed,
+            )
+        )
+    out.append(
+        _sampling_stage(
+            "metropolis",
+            PLAIN,
+            effort,
+            lambda share: sampled(first, effort, bbvi.AllAtOnce(), method=PLAIN, seed=plan.seed, report=share),
+            plan.seed,
+        )
+    )
+    return out
+
+
+def _comparison_stage(name: str, data: DataSet, effort: Effort, seed: int) -> Stage:
+    steps = (
+        effort.train_steps * sum(map(len, data.train.labs)) / max(len(data.train), 1) * len(data.train.names) / 34 / 17
+    )
+    return Stage(
+        f"{name} on {data.train.name}", f"{name} on {data.train.name}", _COMPILING + 0.1 * steps,
+        lambda share: fit_and_score(name, data, effort, seed=seed, report=share),
+    )  # fmt: skip
+
+
+def _sampling_stage(name: str, title: str, effort: Effort, work: Callable[[Report], Any], seed: int) -> Stage:
+    return Stage(f"{name} seed {seed}", title, effort.seconds + 2 * _COMPILING, work)
+
+
+def timed(work: Callable[[Report], Any], share: Report) -> dict[str, Any]:
+    """A stage's result, and how long it took."""
+    began = time.monotonic()
+    return {"result": work(share), "seconds": time.monotonic() - began}
+
+
+def collect(plan: Plan, sets: list[DataSet], found: dict[str, Any], effort: Effort) -> dict[str, Any]:
+    """All results in the order of the report."""
+    out: dict[str, Any] = {
+        "plan": asdict(plan), "effort": effort._asdict(), "command": " ".join(["bbvi", *sys.argv[1:]]), "versions": versions(), "machine": machine(),
+        "date": f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
+        "stages": [{"name": name, "seconds": stage["seconds"]} for name, stage in found.items()],
+        "data": [_described(data) for data in sets], "comparison": {}, "factors": {},
+    }  # fmt: skip
+    for data in sets:
+        rows = [found[f"{name} on {data.train.name}"]["result"] for name in plan.models]
+        out["comparison"][data.train.name] = table(rows, data, plan.seed)
+        drawn = [row for row in rows if "factors" in row]
+        if drawn:
+            out["factors"][data.train.name] = drawn[0]["factors"]
+        if drawn and "truth" in drawn[0]:
+            out["truth"] = drawn[0]["truth"]
+    for name, section in (("variance", "variance"), ("convergence", "progress")):
+        if name in found:
+            out[section] = found[name]["result"]
+    curves = [stage["result"] for name, stage in found.items() if name.split()[0] in ("bbvi", "gibbs", "metropolis")]
+    if curves:
+        out["gibbs"] = summary(curves, sets[0], effort)
+    return out
+
+
+def _described(data: DataSet) -> dict[str, Any]:
+    labs = data.train.lab_table()
+    return {
+        "name": data.train.name, "facts": data.patients.facts(), "num_train": len(data.train), "num_test": len(data.test),
+        "lab_table": {"columns": list(labs.columns), "index": list(labs.index), "values": labs.to_numpy(float).tolist()},
+        "settings": asdict(data.settings), "paper_settings": asdict(Settings.paper(data.settings.num_factors)),
+    }  # fmt: skip
 
 
 def facts_table(data: DataSet) -> Table:
@@ -24,3 +172,32 @@ def facts_table(data: DataSet) -> Table:
         if label != "data":
             table.add_row(label, value)
     return table
+
+
+def versions() -> dict[str, str]:
+    """Of bbvi and of what computes for it."""
+    return {name: version(name) for name in ("bbvi", "jax", "jaxlib", "numpyro", "optax", "equinox", "numpy", "scipy")}
+
+
+def machine() -> dict[str, Any]:
+    """Where the times were taken."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "cpu": names[0] if names else platform.processor() or platform.machine(), "cores": os.cpu_count() or 1,
+        "memory": f"{memory / 2**30:.0f} GB", "python": platform.python_version(), "os": f"{platform.system()} {platform.machine()}",
+    }  # fmt: skip
+
+
+def as_json(tree: Any) -> Any:
+    """Arrays as lists, and None for what is not a finite number."""
+    if isinstance(tree, dict):
+        return {str(key): as_json(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [as_json(value) for value in tree]
+    if isinstance(tree, np.ndarray):
+        return as_json(tree.tolist())
+    if isinstance(tree, (float, np.floating)):
+        return float(tree) if np.isfinite(tree) else None
+    return tree.item() if isinstance(tree, np.generic) else tree

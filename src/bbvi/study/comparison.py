@@ -1,0 +1,113 @@
+"""Section 5.4 and Table 1: the models, each fitted to the training patients and asked to predict the test patients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import bbvi
+from bbvi.study.data_sets import DataSet
+from bbvi.study.effort import BATCH_SIZE, NUM_DRAWS, Effort
+from bbvi.study.models import MODELS
+from bbvi.study.scores import averages, difference, draws_given, hold_out, lab_means, score
+
+# what the paper found, as pairs of a better and a worse model
+EXPECTED = (
+    ("Gamma-Normal-TS", "Gamma-Normal", "time-series models beat their static twins"),
+    ("Gamma-TS", "Gamma", "time-series models beat their static twins"),
+    ("Gamma-Normal-TS", "Gamma-TS", "Normal-weight models beat Gamma-weight ones"),
+    ("Gamma-Normal", "Gamma", "Normal-weight models beat Gamma-weight ones"),
+)
+_POINTS_OF_HISTORY = 400
+_INTERVAL = (0.05, 0.95)
+
+Report = Callable[[float], None]
+
+
+def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report: Report) -> dict[str, Any]:
+    """A row of Table 1: the model's scores, how its fit went, its weights, and one test patient."""
+    entry = MODELS[name]
+    model = entry.build(len(data.train.names), data.settings)
+    for posterior in bbvi.iterate(
+        model, data.train.ragged(), draws=bbvi.MonteCarlo(NUM_DRAWS), optimizer=bbvi.adagrad(entry.eta), seed=seed,
+        batch_size=min(BATCH_SIZE, len(data.train)), stop=[bbvi.Converged(0.1), bbvi.Budget(steps=effort.train_steps)],
+    ):  # fmt: skip
+        report(0.8 * len(posterior.history) / effort.train_steps)
+    test = hold_out(data.test, seed)
+    draws = draws_given(posterior, test, effort, eta=entry.eta, seed=seed)
+    elbo = posterior.elbo(100, seed=seed)
+    history = posterior.history
+    every = max(1, len(history) // _POINTS_OF_HISTORY)
+    shown = history.rolling(every, min_periods=1).mean().iloc[::every]
+    out = {
+        "model": name, "paper": entry.paper, **score(model, draws, test), "elbo": float(elbo),
+        "elbo_error": elbo.standard_error, "steps": len(history), "seconds": float(history["seconds"].iloc[-1]),
+        "converged": posterior.converged, "stopped": posterior.stopped,
+        "history": {"step": shown.index.to_numpy(), "seconds": shown["seconds"].to_numpy(), "elbo": shown["elbo"].to_numpy()},
+    }  # fmt: skip
+    if {"W", "o", "x"} <= set(draws):
+        mean, sd = posterior.mean(), posterior.sd()
+        out["factors"] = {
+            "model": name, "labs": data.train.names, "W_mean": np.asarray(mean["W"]), "W_sd": np.asarray(sd["W"]),
+            "patient": _one_patient(draws, test),
+        }  # fmt: skip
+        if data.train.truth is not None:
+            out["truth"] = recovery(data, mean)
+    return out
+
+
+def _one_patient(draws: dict[str, np.ndarray], test: Any) -> dict[str, Any]:
+    """The test patient with most measurements held out."""
+    which = int(np.argmax([held.sum() for held in test.held]))
+    patients, num = test.patients, len(test.patients.labs[which])
+    means, factors = lab_means(draws, which, num), draws["x"][:, which, :num]
+    low, high = np.quantile(means, _INTERVAL, axis=0)
+    factor_low, factor_high = np.quantile(factors, _INTERVAL, axis=0)
+    return {
+        "id": patients.ids[which], "times": patients.times[which], "labs": patients.labs[which],
+        "kept": test.kept[which], "held": test.held[which], "mean": means.mean(0), "low": low, "high": high,
+        "truth": None if patients.truth is None else patients.truth[which],
+        "factor_mean": factors.mean(0), "factor_low": factor_low, "factor_high": factor_high,
+    }  # fmt: skip
+
+
+def recovery(data: DataSet, mean: dict[str, Any]) -> dict[str, Any]:
+    """Root mean square error of the fitted mean of W x + o, and of each patient's averages, against the truth.
+
+    W and x are known up to a permutation and scales of the factors, their product is not touched by either.
+    """
+    train = data.train
+    centre = np.nanmean(np.concatenate(train.labs), axis=0)
+    errors: dict[str, list[np.ndarray]] = {"fitted": [], "averages": []}
+    for i, labs in enumerate(train.labs):
+        fitted = np.asarray(mean["x"][i]) @ np.asarray(mean["W"]).T + np.asarray(mean["o"][i])
+        seen = ~np.isnan(labs)
+        average = (np.where(seen, labs, 0).sum(0) + centre) / (seen.sum(0) + 1)
+        assert train.truth is not None
+        errors["fitted"].append(fitted - train.truth[i])
+        errors["averages"].append(average - train.truth[i])
+    seen = np.concatenate(train.observed)
+    fitted, plain = (np.concatenate(errors[which]) for which in ("fitted", "averages"))
+
+    def size(error: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(error**2)))
+
+    return {
+        "data": train.name, "error_measured": size(fitted[seen]), "error_unmeasured": size(fitted[~seen]),
+        "averages_measured": size(plain[seen]), "averages_unmeasured": size(plain[~seen]),
+        "sigma_l": data.settings.sigma_l,
+    }  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]], data: DataSet, seed: int) -> dict[str, Any]:
+    """Table 1: the models' rows, the patients' averages, and whether the paper's order holds, patient for patient."""
+    found = {row["model"]: row for row in rows}
+    pairs = []
+    for better, worse, expected in EXPECTED:
+        if better in found and worse in found:
+            value, error = difference(found[better], found[worse])
+            pairs.append(
+                {"better": better, "worse": worse, "expected": expected, "difference": value, "error": error, "holds": value > 2 * error}
+            )  # fmt: skip
+    plain = [{k: v for k, v in row.items() if k not in ("factors", "truth")} for row in rows]
+    return {"models": plain, "averages": averages(data.train, hold_out(data.test, seed)), "pairs": pairs}

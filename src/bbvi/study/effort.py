@@ -1,0 +1,47 @@
+"""Section 5.1: how much work a run of the study does; the paper's numbers of draws and patients in a batch throughout."""
+
+from typing import NamedTuple
+
+NUM_DRAWS, BATCH_SIZE = 1000, 25
+
+
+class Effort(NamedTuple):
+    """Steps, seconds, seeds and repeats.
+
+    Attributes:
+        train_steps: of a fit to the training patients.
+        test_steps: of the fit of the test patients' locals.
+        test_draws: draws a step there, and draws that predict.
+        seconds: for each method in the comparison with sampling, on the clock.
+        checkpoints: when on that clock predictions are made, as shares of the whole.
+        seeds: of that comparison.
+        test_sweeps: sweeps of the test patients' locals for each draw of the globals.
+        iterations: at which the variance of the gradient is looked at.
+        repeats: of the gradient there.
+        progress_seconds: for each estimator in the comparison of convergence, on the clock.
+    """
+
+    train_steps: int = 600
+    test_steps: int = 300
+    test_draws: int = 200
+    seconds: float = 60.0
+    checkpoints: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+    seeds: int = 2
+    test_sweeps: int = 5
+    iterations: tuple[int, ...] = (1, 3, 10, 30, 100, 300)
+    repeats: int = 100
+    progress_seconds: float = 25.0
+
+
+EFFORTS = {
+    "quick": Effort(
+        train_steps=150, test_steps=150, test_draws=100, seconds=15.0, checkpoints=(0.1, 0.3, 1.0), seeds=1,
+        iterations=(1, 10, 100), repeats=50, progress_seconds=6.0,
+    ),
+    "default": Effort(),
+    "full": Effort(
+        train_steps=3000, test_steps=1000, test_draws=500, seconds=1200.0, seeds=3,
+        checkpoints=(0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0), iterations=(1, 3, 10, 30, 100, 300, 1000),
+        repeats=300, progress_seconds=240.0,
+    ),
+}  # fmt: skip

@@ -1,6 +1,6 @@
 """Section 5.1: the data sets of a plan, each split into training and test, with the hyperparameters it is given."""
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import NamedTuple
 
 from bbvi.study import mayo, simulate
@@ -44,18 +44,18 @@ def _simulated(plan: Plan) -> DataSet:
     """Drawn with the study's settings and K, whatever the models are then given."""
     patients = simulate.simulate(plan.patients, plan.seed)
     train, test = patients.split(_num_test(patients), plan.seed)
-    return DataSet(patients, train, test, _settings(plan, Settings.simulated()))
+    return DataSet(patients, train, test, _settings(plan, Settings.simulated))
 
 
 def _scaled(patients: Patients, plan: Plan) -> DataSet:
     train, test = patients.split(_num_test(patients), plan.seed)
     train, test = scale_by_training_median(train, test)
-    return DataSet(patients, train, test, _settings(plan, Settings.scaled()))
+    return DataSet(patients, train, test, _settings(plan, Settings.scaled))
 
 
-def _settings(plan: Plan, own: Settings) -> Settings:
-    num_factors = plan.num_factors or own.num_factors
-    return Settings.paper(num_factors) if plan.paper_settings else replace(own, num_factors=num_factors)
+def _settings(plan: Plan, own: Callable[..., Settings]) -> Settings:
+    num_factors = plan.num_factors or own().num_factors
+    return Settings.paper(num_factors) if plan.paper_settings else own(num_factors)
 
 
 def _num_test(patients: Patients) -> int:

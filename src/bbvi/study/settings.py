@@ -53,10 +53,10 @@ class Settings:
 
         `sigma_x` is small and the floor its square root: a factor's gamma then never has a shape below 1, and the chain
         is not absorbed at zero. `level` keeps the labs positive. Under the Gamma models' priors W x is K in the mean, so
-        their offsets have the mean `level - K`, and the variance K + 1 of a lab at a first visit.
+        their offsets have the mean `level - K` (at least 1), and the variance K + 1 of a lab at a first visit.
         """
         level, spread = 15.0, num_factors + 1.0
-        below = level - num_factors
+        below = max(level - num_factors, 1.0)
         return cls(
             num_factors, floor=0.2, level=level, sigma_x=0.04, sigma_l=0.3, sigma_v=0.04,
             alpha_o=below**2 / spread, beta_o=below / spread, observation_variance=0.3**2,

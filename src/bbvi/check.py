@@ -26,14 +26,15 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups: no term may move."""
     generator = np.random.default_rng(0)
 
-    def terms(beta: Any, z: Any, other: Any, groups: Cohort, group: Array) -> list[Terms]:
-        """As they are, with other padded latents, and with other padded data."""
+    def padded_otherwise(z: Any, other: Any, groups: Cohort, group: Array) -> tuple[Any, Any, Any]:
+        """A group's row, with other padded latents, and with other padded data."""
         row, own = groups.take(group), groups.lengths(group)
         mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
-        moved = _other_padding(groups, row, own)
-        return [group_terms(problem, beta, v, r, _NUM_DRAWS) for v, r in ((z, row), (mixed, row), (z, moved))]
+        return row, mixed, _other_padding(groups, row, own)
 
-    terms_at = eqx.filter_jit(terms, **for_one_run())
+    otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
+    # the same program each time, so that the same numbers give the same bits
+    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS), **for_one_run())
 
     def values(names: Any) -> dict[str, Any]:
         return {
@@ -46,10 +47,11 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
     # the groups with most padding on each axis: a full one could not show that its padding is read
     shortest = [np.argsort(np.asarray(own), kind="stable")[:_NUM_GROUPS] for own in own_lengths]
     for group in np.unique(np.concatenate(shortest)):
-        here, latents, data = terms_at(beta, values(problem.locals), values(problem.locals), groups, jnp.asarray(group))
-        axis = next(iter(groups.longest))
-        _check_same(here, latents, int(group), "latents", axis)
-        _check_same(here, data, int(group), "data", axis)
+        z = values(problem.locals)
+        row, mixed, moved = otherwise(z, values(problem.locals), groups, jnp.asarray(group))
+        terms, axis = terms_at(beta, z, row), next(iter(groups.longest))
+        _check_same(terms, terms_at(beta, mixed, row), int(group), "latents", axis)
+        _check_same(terms, terms_at(beta, z, moved), int(group), "data", axis)
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:

@@ -231,6 +231,16 @@ def test_padded_length_does_not_change_the_draws():
         assert np.allclose(short[:, :, group, :n], long[:, :, group, :n], rtol=1e-5, atol=1e-5)
 
 
+def test_buckets_do_not_change_the_draws(monkeypatch):
+    model, cohort = gamma_normal_ts(2)
+    options = {"num_draws": 3, "num_burn_in": 5, "num_chains": 2}
+    whole = bbvi.metropolis_within_gibbs(model, cohort, **options).posterior
+    monkeypatch.setattr("bbvi.gibbs._WORTH_BUCKETS", 0)
+    parts = bbvi.metropolis_within_gibbs(model, cohort, **options).posterior
+    for name in whole.data_vars:
+        assert np.allclose(whole[name], parts[name], rtol=1e-3, atol=1e-3, equal_nan=True), name
+
+
 def test_same_seed_same_bits():
     model, cohort, _ = ragged_normal()
     one, two = (bbvi.metropolis_within_gibbs(model, cohort, num_draws=20, num_burn_in=20, seed=7) for _ in range(2))
@@ -290,11 +300,12 @@ def gamma_normal_ts(num_factors=3, num_labs=4):
 
 
 @pytest.mark.parametrize("num_factors", [2, 3, 5])
-def test_the_papers_time_series_needs_as_few_colours_as_any_colouring(num_factors):
+def test_the_papers_time_series_needs_as_few_colours_as_any_colouring(num_factors, monkeypatch):
     """K elements of a row of W, and of x at a visit, share a factor; the offsets share none."""
     from bbvi.chains import Schedule
     from bbvi.gibbs import _prepare
 
+    monkeypatch.setattr("bbvi.gibbs._WORTH_BUCKETS", 0)
     model, cohort = gamma_normal_ts(num_factors)
     run = _prepare(model, cohort, bbvi.Coordinatewise(), Schedule(1, 1, 1), 1, 0, None, None)
     for moves, names in zip(run.scene.moves, [("W",), *[("o", "x")] * 3], strict=False):

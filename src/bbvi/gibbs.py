@@ -25,6 +25,8 @@ from bbvi.start import starting_params
 from bbvi.target import Target, find_target
 
 _FIRST_LOG_STEP = float(np.log(0.3))
+# below this many factors, padding included, a sweep is short anyway: buckets would only take time to compile
+_WORTH_BUCKETS = 1 << 17
 
 
 def metropolis_within_gibbs(
@@ -165,6 +167,8 @@ def _prepare(
     if unknown:
         raise ValueError(f"keep= names {unknown}; the latents are {list(problem.latents)}")
     target = find_target(problem, flat, groups)
+    if target.floats_per_draw * problem.num_groups < _WORTH_BUCKETS:
+        target = target._replace(buckets=())
     check_blankets(problem, target.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)

@@ -232,8 +232,8 @@ def test_padded_length_does_not_change_the_draws():
 
 
 def test_buckets_do_not_change_the_draws(monkeypatch):
-    model, cohort = gamma_normal_ts(2)
-    options = {"num_draws": 3, "num_burn_in": 5, "num_chains": 2}
+    model, cohort, _ = ragged_normal(lengths=(2, 2, 9))
+    options = {"num_draws": 10, "num_burn_in": 10, "num_chains": 2}
     whole = bbvi.metropolis_within_gibbs(model, cohort, **options).posterior
     monkeypatch.setattr("bbvi.gibbs._WORTH_BUCKETS", 0)
     parts = bbvi.metropolis_within_gibbs(model, cohort, **options).posterior

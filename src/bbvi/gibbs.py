@@ -219,10 +219,12 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
     once: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
     beta, z = jax.jit(globals_and_rows, **once)(params)
+    z = {name: np.asarray(leaf) for name, leaf in z.items()}
     u = [beta]
     for scope, lane in zip(scene.scopes[1:], lanes[1:], strict=True):
         corners = {name: tuple(slice(size) for size in scope.problem.shape(name)) for name in scope.latents}
-        u.append({name: z[name][(slice(None), *corners[name])][..., lane.groups] for name in scope.latents})
+        numbers = np.asarray(lane.groups)
+        u.append({name: jnp.asarray(z[name][(slice(None), *corners[name])][..., numbers]) for name in scope.latents})
     steps = []
     for scope, part in zip(scene.scopes, u, strict=True):
         shapes = {name: (num_chains, *scope.problem.shape(name), part[name].shape[-1]) for name in part}

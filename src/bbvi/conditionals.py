@@ -103,18 +103,20 @@ def all_lanes(target: Target, data: Any, groups: AbstractGroups | None) -> list[
     if groups is None:
         return found
     everyone = np.arange(len(groups))
-    bucketed = isinstance(groups, Cohort) and bool(target.buckets)
+    rows, own = jax.tree.map(np.asarray, groups.take(everyone)), groups.lengths(everyone)
+    real = jax.tree.map(np.asarray, _real(target.problem, target.problem.locals, own, len(groups)))
     members = [everyone]
-    if bucketed:
-        of_group = np.asarray(groups.bucket)  # type: ignore[attr-defined]
+    if isinstance(groups, Cohort) and target.buckets:
+        of_group = np.asarray(groups.bucket)
         members = [np.flatnonzero(of_group == b) for b in range(len(target.buckets))]
     for numbers, bucket in zip(members, target.buckets or (target.whole,), strict=True):
-        rows, own = groups.take(numbers), groups.lengths(numbers)
-        if bucketed:
-            rows = cut_rows(rows, target.axes, bucket.problem.lengths)
-        last = jax.tree.map(lambda leaf: jnp.moveaxis(jnp.asarray(leaf), 0, -1), rows)
-        real = _real(bucket.problem, bucket.problem.locals, own, len(numbers))
-        found.append(Lanes(last, jnp.asarray(numbers, jnp.uint32), real))
+        some = jax.tree.map(lambda leaf, n=numbers: leaf[n], rows)
+        if target.buckets:
+            some = cut_rows(some, target.axes, bucket.problem.lengths)
+        last = jax.tree.map(lambda leaf: jnp.asarray(np.ascontiguousarray(np.moveaxis(leaf, 0, -1))), some)
+        corner = {name: tuple(map(slice, bucket.problem.shape(name))) for name in real}
+        shown = {name: jnp.asarray(leaf[corner[name]][..., numbers]) for name, leaf in real.items()}
+        found.append(Lanes(last, jnp.asarray(numbers, jnp.uint32), shown))
     return found
 
 

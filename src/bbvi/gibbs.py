@@ -25,6 +25,8 @@ from bbvi.start import starting_params
 from bbvi.target import Target, find_target
 
 _FIRST_LOG_STEP = float(np.log(0.3))
+# below this many factors, padding included, a sweep is short anyway: buckets would only take time to compile
+_WORTH_BUCKETS = 1 << 17
 
 
 def metropolis_within_gibbs(
@@ -165,6 +167,8 @@ def _prepare(
     if unknown:
         raise ValueError(f"keep= names {unknown}; the latents are {list(problem.latents)}")
     target = find_target(problem, flat, groups)
+    if target.floats_per_draw * problem.num_groups < _WORTH_BUCKETS:
+        target = target._replace(buckets=())
     check_blankets(problem, target.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)
@@ -215,10 +219,12 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
     once: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
     beta, z = jax.jit(globals_and_rows, **once)(params)
+    z = {name: np.asarray(leaf) for name, leaf in z.items()}
     u = [beta]
     for scope, lane in zip(scene.scopes[1:], lanes[1:], strict=True):
         corners = {name: tuple(slice(size) for size in scope.problem.shape(name)) for name in scope.latents}
-        u.append({name: z[name][(slice(None), *corners[name])][..., lane.groups] for name in scope.latents})
+        numbers = np.asarray(lane.groups)
+        u.append({name: jnp.asarray(z[name][(slice(None), *corners[name])][..., numbers]) for name in scope.latents})
     steps = []
     for scope, part in zip(scene.scopes, u, strict=True):
         shapes = {name: (num_chains, *scope.problem.shape(name), part[name].shape[-1]) for name in part}

@@ -17,8 +17,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
 	touch $@
 
-study: $(STAMP) ## Run the paper's Gamma-Normal time series study
-	$(BIN)/python examples/gamma_normal_ts.py
+study: $(STAMP) ## Run the paper's empirical study and write its report; options by ARGS, as in ARGS=--quick
+	$(BIN)/bbvi study $(ARGS)
 
 test: $(STAMP) ## Run the tests and doctests, without the slow ones
 	$(BIN)/python -m pytest -n 2

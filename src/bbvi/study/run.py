@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from bbvi.study.effort import EFFORTS, Effort
 from bbvi.study.plan import Plan
 from bbvi.study.sampling import GIBBS, MODEL, PLAIN, sampled, summary, variational
 from bbvi.study.settings import Settings
-from bbvi.study.stages import Stages
+from bbvi.study.stages import Stages, fingerprint
 from bbvi.study.variance import convergence, variances
 
 _COMPILING = 25.0  # seconds for the programs of a stage, to guess how long it takes
@@ -37,7 +38,7 @@ class Stage(NamedTuple):
     name: str
     title: str
     guess: float
-    work: Callable[[Report], Any]
+    work: Callable[..., Any]
 
 
 def run(plan: Plan, console: Console | None = None) -> Path:
@@ -46,12 +47,13 @@ def run(plan: Plan, console: Console | None = None) -> Path:
     effort, sets, folder = EFFORTS[plan.size], data_sets(plan), Path(plan.out)
     for data in sets:
         console.print(facts_table(data))
-    stages = Stages(folder / "stages", plan.fingerprint())
+    settings = [asdict(data.settings) for data in sets]
+    stages = Stages(folder / "stages", fingerprint([plan.fingerprint(), effort._asdict(), settings]))
     found = {}
     with Clock(console, [(s.title, s.guess) for s in all_stages(plan, sets, effort)]) as clock:
         for stage in all_stages(plan, sets, effort):
             with clock.stage(kept=stages.finished(stage.name)) as share:
-                found[stage.name] = stages.run(stage.name, lambda s=stage, share=share: timed(s.work, share))
+                found[stage.name] = stages.run(stage.name, partial(timed, stage, share))
     results = collect(plan, sets, found, effort)
     page = report.write(results, folder / "report.html")
     tables.write_csv(results, folder)
@@ -63,71 +65,39 @@ def run(plan: Plan, console: Console | None = None) -> Path:
 
 def all_stages(plan: Plan, sets: list[DataSet], effort: Effort) -> list[Stage]:
     """What there is to do; the experiments with one model and one cohort take the first data set."""
-    first, out = sets[0], []
-    for data in sets:
-        for name in plan.models:
-            out.append(_comparison_stage(name, data, effort, plan.seed))
+    out = [_fit_stage(name, data, effort, plan.seed) for data in sets for name in plan.models]
     if MODEL not in plan.models:
         return out
-    out.append(
+    first = (sets[0], effort)
+    out += [
         Stage("variance", "variance of the gradient (Figure 2)", 2 * _COMPILING + 8 * len(effort.iterations),
-              lambda share: variances(first, effort, seed=plan.seed, report=share))
-    )  # fmt: skip
-    out.append(
+              partial(variances, *first, seed=plan.seed)),
         Stage("convergence", "convergence with and without variance reductions", 4 * (effort.progress_seconds + 10),
-              lambda share: convergence(first, effort, seed=plan.seed, report=share))
-    )  # fmt: skip
+              partial(convergence, *first, seed=plan.seed)),
+    ]  # fmt: skip
+    guess = effort.seconds + 2 * _COMPILING
     for seed in range(plan.seed, plan.seed + effort.seeds):
-        out.append(
-            _sampling_stage(
-                "bbvi",
-                f"bbvi against the clock, seed {seed}",
-                effort,
-                lambda share, seed=seed: variational(first, effort, seed=seed, report=share),
-                seed,
-            )
-        )
-        out.append(
-            _sampling_stage(
-                "gibbs",
-                f"{GIBBS}, seed {seed}",
-                effort,
-                lambda share, seed=seed: sampled(
-                    first, effort, bbvi.Coordinatewise(), method=GIBBS, seed=seed, report=share
-                ),
-                seed,
-            )
-        )
-    out.append(
-        _sampling_stage(
-            "metropolis",
-            PLAIN,
-            effort,
-            lambda share: sampled(first, effort, bbvi.AllAtOnce(), method=PLAIN, seed=plan.seed, report=share),
-            plan.seed,
-        )
-    )
-    return out
+        gibbs = partial(sampled, *first, bbvi.Coordinatewise(), method=GIBBS, seed=seed)
+        out += [
+            Stage(f"bbvi seed {seed}", f"bbvi against the clock, seed {seed}", guess, partial(variational, *first, seed=seed)),
+            Stage(f"gibbs seed {seed}", f"{GIBBS}, seed {seed}", guess, gibbs),
+        ]  # fmt: skip
+    plain = partial(sampled, *first, bbvi.AllAtOnce(), method=PLAIN, seed=plan.seed)
+    return [*out, Stage("metropolis", PLAIN, guess, plain)]
 
 
-def _comparison_stage(name: str, data: DataSet, effort: Effort, seed: int) -> Stage:
-    steps = (
-        effort.train_steps * sum(map(len, data.train.labs)) / max(len(data.train), 1) * len(data.train.names) / 34 / 17
-    )
-    return Stage(
-        f"{name} on {data.train.name}", f"{name} on {data.train.name}", _COMPILING + 0.1 * steps,
-        lambda share: fit_and_score(name, data, effort, seed=seed, report=share),
-    )  # fmt: skip
+def _fit_stage(name: str, data: DataSet, effort: Effort, seed: int) -> Stage:
+    title = f"{name} on {data.train.name}"
+    # a tenth of a second a step for 25 patients with 17 labs at 34 visits
+    size = len(data.train.names) * sum(map(len, data.train.labs)) / len(data.train) / 17 / 34
+    guess = _COMPILING + 0.1 * effort.train_steps * size
+    return Stage(title, title, guess, partial(fit_and_score, name, data, effort, seed=seed))
 
 
-def _sampling_stage(name: str, title: str, effort: Effort, work: Callable[[Report], Any], seed: int) -> Stage:
-    return Stage(f"{name} seed {seed}", title, effort.seconds + 2 * _COMPILING, work)
-
-
-def timed(work: Callable[[Report], Any], share: Report) -> dict[str, Any]:
+def timed(stage: Stage, share: Report) -> dict[str, Any]:
     """A stage's result, and how long it took."""
     began = time.monotonic()
-    return {"result": work(share), "seconds": time.monotonic() - began}
+    return {"result": stage.work(report=share), "seconds": time.monotonic() - began}
 
 
 def collect(plan: Plan, sets: list[DataSet], found: dict[str, Any], effort: Effort) -> dict[str, Any]:

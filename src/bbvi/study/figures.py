@@ -1,0 +1,90 @@
+"""The study's figures as SVG, for the report, and as files."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bbvi.study import draw_curves, draw_models
+from bbvi.study.palette import styled
+
+
+def gibbs(section: dict[str, Any], narrow: bool = False) -> str:
+    """Figure 1: BBVI against Metropolis-Hastings within Gibbs."""
+    return svg(draw_curves.gibbs(section, narrow))
+
+
+def variance(section: dict[str, Any], narrow: bool = False) -> str:
+    """Figure 2: variance of the gradient's estimators."""
+    return svg(draw_curves.variance(section, narrow))
+
+
+def progress(section: dict[str, Any], narrow: bool = False) -> str:
+    """Convergence with and without each variance reduction."""
+    return svg(draw_curves.progress(section, narrow))
+
+
+def histories(models: list[dict[str, Any]], narrow: bool = False) -> str:
+    """The ELBO of each model's fit."""
+    return svg(draw_curves.histories(models, narrow))
+
+
+def comparison(scores: dict[str, Any], narrow: bool = False) -> str:
+    """Table 1 as a picture."""
+    return svg(draw_models.comparison(scores, narrow))
+
+
+def loadings(found: dict[str, Any], narrow: bool = False) -> str:
+    """The weights of labs on factors."""
+    return svg(draw_models.loadings(found, narrow))
+
+
+def trajectory(found: dict[str, Any], narrow: bool = False) -> str:
+    """A patient's labs through time."""
+    return svg(draw_models.trajectory(found, narrow))
+
+
+def factors(found: dict[str, Any], narrow: bool = False) -> str:
+    """A patient's factors through time."""
+    return svg(draw_models.factors(found, narrow))
+
+
+@styled
+def svg(drawing: Figure) -> str:
+    """A figure as SVG, its letters as shapes: it looks the same whatever fonts a machine has, and on every run."""
+    text = io.StringIO()
+    drawing.savefig(text, format="svg", metadata={"Date": None})
+    whole = text.getvalue()
+    return whole[whole.index("<svg") :]
+
+
+def drawings(results: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
+    """Every figure that the results allow, by the name of its file."""
+    found: dict[str, Callable[[], Figure]] = {}
+    for name in ("gibbs", "variance", "progress"):
+        if results.get(name):
+            found[name] = lambda name=name: getattr(draw_curves, name)(results[name])
+    for data, scores in (results.get("comparison") or {}).items():
+        found[f"comparison {data}"] = lambda scores=scores: draw_models.comparison(scores)
+        found[f"histories {data}"] = lambda scores=scores: draw_curves.histories(scores["models"])
+    for data, one in (results.get("factors") or {}).items():
+        for name in ("loadings", "trajectory", "factors"):
+            found[f"{name} {data}"] = lambda name=name, one=one: getattr(draw_models, name)(one)
+    return found
+
+
+@styled
+def save_all(results: dict[str, Any], folder: str | Path) -> list[Path]:
+    """Every figure as an SVG and a PNG file."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, draw in drawings(results).items():
+        stem = "".join(letter if letter.isalnum() else "-" for letter in name)
+        drawing = draw()
+        for kind in ("svg", "png"):
+            paths.append(folder / f"{stem}.{kind}")
+            drawing.savefig(paths[-1], metadata={"Date": None} if kind == "svg" else None, dpi=200)
+    return paths

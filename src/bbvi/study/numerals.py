@@ -1,0 +1,103 @@
+"""How the report writes numbers: as many decimals as their errors deserve, and plainly when there is no number."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+NOTHING = "–"
+
+
+def number(value: Any, decimals: int = 2) -> str:
+    """A number with a true minus sign; a dash for None.
+
+    Examples:
+        >>> number(-1234.5678, 1), number(None), number(float("-inf")), number(float("nan"))
+        ('−1,234.6', '–', '−∞', 'NaN')
+    """
+    if value is None:
+        return NOTHING
+    value = float(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value + 0.0:,.{decimals}f}".replace("-", "−")
+
+
+def decimals_for(errors: Iterable[Any]) -> int:
+    """Decimals that show the smallest error above 0 by two digits, 0 to 4; 2 if there is none.
+
+    Examples:
+        >>> decimals_for([0.013, 2.0]), decimals_for([140.0]), decimals_for([None, 0])
+        (3, 0, 2)
+    """
+    errors = [float(e) for e in errors if e is not None]
+    finite = [e for e in errors if math.isfinite(e) and e > 0]
+    return min(4, max(0, 1 - math.floor(math.log10(min(finite))))) if finite else 2
+
+
+def with_error(value: Any, error: Any, decimals: int | None = None) -> str:
+    """A number with its standard error.
+
+    Examples:
+        >>> with_error(-1.23456, 0.0123), with_error(3, None)
+        ('−1.235 ± 0.012', '3.00')
+    """
+    decimals = decimals_for([error]) if decimals is None else decimals
+    return number(value, decimals) + ("" if error is None else f" ± {number(error, decimals)}")
+
+
+def significant(value: Any, digits: int = 3) -> str:
+    """A number by its leading digits, without an exponent unless it is very large or small.
+
+    Examples:
+        >>> significant(123456.7), significant(0.000123456), significant(16.666), significant(1.0)
+        ('123,457', '0.000123', '16.7', '1')
+    """
+    if value is None or not math.isfinite(float(value)):
+        return number(value)
+    value = float(value)
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    if places > 8 or places < -12:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa} × 10^{int(exponent)}".replace("-", "−")
+    text = f"{value:,.{max(0, places)}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+
+
+def duration(seconds: Any) -> str:
+    """Seconds in the unit that suits them.
+
+    Examples:
+        >>> duration(0.25), duration(42.4), duration(600), duration(9000), duration(None)
+        ('0.25 s', '42 s', '10 min', '2.5 h', '–')
+    """
+    if seconds is None or not math.isfinite(float(seconds)):
+        return number(seconds)
+    seconds = float(seconds)
+    if seconds < 10:
+        return f"{significant(seconds, 2)} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def percent(share: Any) -> str:
+    """A share in percent, with a decimal below ten.
+
+    Examples:
+        >>> percent(0.0834), percent(0.39), percent(None)
+        ('8.3 %', '39 %', '–')
+    """
+    if share is None or not math.isfinite(float(share)):
+        return number(share)
+    return f"{100 * float(share):.{1 if 0 < abs(float(share)) < 0.0995 else 0}f} %"
+
+
+def floats(values: Any) -> np.ndarray:
+    """An array of floats, NaN where a list from JSON holds None."""
+    return np.asarray(values, dtype=object).astype(float)

@@ -32,6 +32,13 @@ def test_the_yardstick_runs():
     assert sum("ms CPU" in line for line in lines) == 2
 
 
+def test_the_variance_beside_the_yardsticks_is_shown_for_all_parameters():
+    command = [sys.executable, str(ROOT / "benchmarks" / "yardstick_variance.py"), "--quick"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    medians = [float(line.split("|")[3]) for line in shown.splitlines() if line.startswith(("| at", "| after"))]
+    assert len(medians) == 12 and all(0.4 < median < 2.5 for median in medians)
+
+
 def test_the_gradient_of_the_yardstick_agrees_with_pathwise_gradients():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick.py"), "--quick", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -15,6 +15,8 @@ from bbvi.families import AbstractFamily, Params, score
 from bbvi.latents import Latent
 from bbvi.stages import Staged, materialise
 
+# sums over this many samples are fast; where there is little to do, one chunk is faster still
+_SAMPLES_PER_CHUNK, _FEW_FLOATS = 256, 1 << 17
 _FLOATS_PER_CHUNK = 1 << 20
 
 
@@ -83,6 +85,8 @@ class Layout(NamedTuple):
 def layout(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Layout:
     """Cut the samples so that a chunk's arrays stay small."""
     most = draws.chunk or max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw))
+    if not draws.chunk and draws.num * floats_per_draw > _FEW_FLOATS:
+        most = min(most, _SAMPLES_PER_CHUNK)
     fold_size = -(-draws.num // folds)
     folds = -(-draws.num // fold_size)
     if fold_size * folds <= most:

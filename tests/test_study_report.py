@@ -272,7 +272,7 @@ def test_what_does_not_hold_is_said(results, undrawn):
     assert not (one.holds or rao.holds or control.holds or time.holds) and normal.holds
     assert "never got where Gibbs ends" in one.found and "difference −0.070 ± 0.028" in one.found
     assert "40 times lower" in rao.found and "2 times higher" in control.found
-    assert "so in 3 of 4 pairs" in time.found and "−0.200 ± 0.020" in time.each[2]
+    assert "in 3 of 4 pairs" in time.found and "−0.200 ± 0.020" in time.each[2]
     text = report.render(worse)
     assert text.count("does not hold</span>") == 4 and text.count("Does not hold.") == 4
     assert one.sentence().endswith(": does not hold.")

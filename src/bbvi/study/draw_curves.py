@@ -117,6 +117,7 @@ def _reach(axes: Any, reach: dict[str, Any], narrow: bool) -> None:
         axes.annotate(
             words, (when, reach["gibbs_end"]), xytext=(9, -10), textcoords="offset points", va="top",
             fontsize=7.5 if narrow else 8, color=INK,
+            bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1},
         )  # fmt: skip
 
 

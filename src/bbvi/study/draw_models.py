@@ -32,7 +32,7 @@ def comparison(scores: dict[str, Any], narrow: bool = False) -> Figure:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_ylim(len(models) - 0.5, -0.5)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("log predictive density of a held-out measurement" + ("" if narrow else ", ± 2 standard errors"))
+    axes.set_xlabel("log predictive density" + ("" if narrow else " of a held-out measurement, ± 2 standard errors"))
     return drawing
 
 
@@ -131,5 +131,6 @@ def factors(found: dict[str, Any], narrow: bool = False) -> Figure:
             axes.locator_params(axis="x", nbins=3)
         if count - columns <= factor < count:
             axes.set_xlabel("time")
+            axes.tick_params(labelbottom=True)
     panels[0].set_ylim(bottom=0)
     return drawing

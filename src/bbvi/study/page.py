@@ -88,8 +88,8 @@ def table(caption: Any, columns: Sequence[Column], last: int = 0) -> Html:
     body = tag("tbody", *rows[: len(rows) - last])
     foot = tag("tbody", *rows[len(rows) - last :], class_="apart") if last else ""
     head = tag("thead", tag("tr", *(column.head for column in columns)))
-    words = tag("caption", caption) if caption else ""
-    return tag("div", tag("table", words, head, body, foot), class_="scroll", tabindex=0)
+    words = tag("p", caption, class_="caption") if caption else ""  # outside, or it would scroll with the table
+    return tag("div", words, tag("div", tag("table", head, body, foot), class_="scroll", tabindex=0), class_="table")
 
 
 def titled(name: str) -> str:

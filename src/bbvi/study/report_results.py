@@ -7,7 +7,7 @@ import numpy as np
 from bbvi.study import figures, page, verdicts
 from bbvi.study.draw_models import shown_labs
 from bbvi.study.models import MODELS
-from bbvi.study.numerals import duration, floats, number, percent, significant
+from bbvi.study.numerals import duration, floats, number, percent, power_of_ten, significant
 from bbvi.study.page import Html, tag
 from bbvi.study.palette import colour
 from bbvi.study.report_setting import frame
@@ -103,7 +103,7 @@ def variance(results: dict[str, Any]) -> Html:
         page.names("estimator", [named(name, found) for name in found]),
         page.numbers(
             "variance, median",
-            [significant(np.nanmedian(floats(values)), keep_zeros=True) for values in found.values()],
+            [power_of_ten(np.nanmedian(floats(values))) for values in found.values()],
         ),
         page.numbers("Eq. 3's is larger by", [_times(found, name) for name in found]),
     ]
@@ -237,7 +237,7 @@ def _patient(found: dict[str, Any]) -> list[Html]:
     inside = (value >= floats(one["low"])) & (value <= floats(one["high"])) & held
     shown = len(shown_labs(one))
     caption = (
-        f"Of the test, {who(one['id'])}: the {shown} labs with the most held-out measurements. The model saw the filled points, not the open "
+        f"{page.titled(who(one['id']))} of the test: the {shown} labs with the most held-out measurements. The model saw the filled points, not the open "
         f"ones. Of all {held.sum()} held-out measurements of this patient, {inside.sum()} lie inside the 90 % intervals."
     )
     alt = f"Labs of {who(one['id'])} through time with fitted means, intervals and held-out points."

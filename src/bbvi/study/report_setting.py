@@ -133,7 +133,7 @@ def settings(results: dict[str, Any]) -> Html:
             page.names("", [maths(LETTERS.get(name, (name,))[0]) for name in differ]),
             page.numbers("ours", [significant(ours[name]) for name in differ]),
             page.numbers("paper", [significant(papers.get(name)) if _given(name) else "not given" for name in differ]),
-            page.texts("", [LETTERS.get(name, ("", "", True))[1] for name in differ]),
+            page.texts("", [LETTERS.get(name, ("", "", True))[1] for name in differ], "words"),
         ]
         parts += [tag("h3", page.titled(one["name"])), page.table("", columns)]
         if same:
@@ -176,7 +176,7 @@ def _plain(value: Any) -> str:
 def options() -> Html:
     """How to run it otherwise."""
     rows = [tag("code", option) for option in OPTIONS]
-    table = page.table("", [page.names("option", rows), page.texts("", list(OPTIONS.values()))])
+    table = page.table("", [page.names("option", rows), page.texts("", list(OPTIONS.values()), "words")])
     words = (
         "All of the above comes from one command, ",
         tag("code", "bbvi study"),

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bbvi.study import verdicts
-from bbvi.study.numerals import decimals_for, duration, floats, number, significant, with_error
+from bbvi.study.numerals import decimals_for, duration, floats, number, power_of_ten, significant, with_error
 
 SCORES = ("per_observation", "per_patient", "mse", "elbo")
 
@@ -69,7 +69,7 @@ def variance(section: dict[str, Any]) -> Table:
     table.add_column("estimator")
     table.add_column("variance", justify="right")
     for name, values in section["estimators"].items():
-        table.add_row(escape(name), significant(np.nanmedian(floats(values))))
+        table.add_row(escape(name), power_of_ten(np.nanmedian(floats(values))))
     return table
 
 

@@ -113,13 +113,12 @@ def claims(comparison: dict[str, Any]) -> list[Verdict]:
 
 def _claim(expected: str, pairs: list[tuple[str, dict[str, Any]]]) -> Verdict:
     holds = [bool(pair["holds"]) for _, pair in pairs]
-    count = (
-        f"so in {sum(holds) or 'none'} of {len(holds)} pairs" if len(holds) > 1 else "so" if holds[0] else "otherwise"
-    )
+    count = f"in {sum(holds) or 'none'} of {len(holds)} pairs"
+    if len(holds) == 1:
+        count = "in the one pair tested" if holds[0] else "not in the one pair tested"
     each = tuple(f"{data}: {pair['better']} over {pair['worse']} by {difference(pair)}" for data, pair in pairs)
-    return Verdict(
-        expected[:1].upper() + expected[1:], expected, f"{count} (nats per held-out measurement)", all(holds), each
-    )
+    found = f"{count} (differences in nats per held-out measurement)"
+    return Verdict(expected[:1].upper() + expected[1:], expected, found, all(holds), each)
 
 
 def difference(one: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, SymmetricalLogLocator
 
 from bbvi.study.numerals import duration, floats, number, percent
 from bbvi.study.palette import INK, SOFT, canvas, colour, legend_above, styled
@@ -11,26 +12,35 @@ from bbvi.study.palette import INK, SOFT, canvas, colour, legend_above, styled
 
 @styled
 def gibbs(section: dict[str, Any], narrow: bool = False) -> Figure:
-    """Figure 1: held-out predictive likelihood against time, every seed thin with its error, their mean thick."""
+    """Figure 1: held-out predictive likelihood against time, whole and near the ends, and the squared error.
+
+    Every seed is a thin line with its error, their mean a thick one.
+    """
     curves = section["curves"]
-    with_mse = any(np.isfinite(floats(curve.get("mse", []))).any() for curve in curves)
-    drawing = canvas(narrow, 3.7 + 2.0 * with_mse, 4.6 + 2.2 * with_mse)
-    panels = drawing.subplots(1 + with_mse, 1, sharex=True, height_ratios=[2.1, 1][: 1 + with_mse], squeeze=False)[:, 0]
+    panels = ["whole", "ends", "mse"] if _has_mse(curves) else ["whole", "ends"]
+    drawing = canvas(narrow, 1.0 + 1.9 * len(panels), 1.6 + 1.9 * len(panels))
+    axes = dict(zip(panels, drawing.subplots(len(panels), 1, sharex=True), strict=True))
     for method in dict.fromkeys(curve["method"] for curve in curves):
         seeds = [curve for curve in curves if curve["method"] == method]
-        _method(panels[0], method, seeds, "per_observation")
-        if with_mse:
-            _method(panels[1], method, [s for s in seeds if len(s.get("mse", []))], "mse")
-    _frame(panels[0], [c for c in curves if c["method"] != "Metropolis-Hastings"] or curves)
-    _below_the_frame(panels[0], curves)
-    _reach(panels[0], section.get("reach") or {}, narrow)
-    panels[0].set_ylabel("log predictive density\nof a held-out measurement")
-    legend_above(panels[0], narrow)
-    if with_mse:
-        panels[1].set_ylabel("squared error")
-        panels[1].set_yscale("log")
-    _clock(panels[-1], curves)
+        for name, panel in axes.items():
+            _method(panel, method, seeds, "mse" if name == "mse" else "per_observation")
+    main = [c for c in curves if c["method"] != "Metropolis-Hastings"] or curves
+    _frame(axes["whole"], main)
+    _frame_ends(axes["ends"], main)
+    _below_the_frame(axes["whole"], curves)
+    _reach(axes["ends"], section.get("reach") or {}, narrow)
+    axes["whole"].set_ylabel("log predictive\ndensity")
+    axes["ends"].set_ylabel("the same,\nnear the ends")
+    legend_above(axes["whole"], narrow)
+    if "mse" in axes:
+        axes["mse"].set_ylabel("squared error")
+        axes["mse"].set_yscale("log")
+    _clock(axes[panels[-1]], curves)
     return drawing
+
+
+def _has_mse(curves: list[dict[str, Any]]) -> bool:
+    return all(curve.get("mse") is not None and len(curve["mse"]) for curve in curves)
 
 
 def _method(axes: Any, method: str, seeds: list[dict[str, Any]], what: str) -> None:
@@ -69,6 +79,17 @@ def _frame(axes: Any, curves: list[dict[str, Any]]) -> None:
         axes.set_ylim(low - 0.06 * (top - low), top + 0.12 * (top - low))
 
 
+def _frame_ends(axes: Any, curves: list[dict[str, Any]]) -> None:
+    """Show the last values and their errors, with as much room below as they take."""
+    last = [(floats(c["per_observation"])[-1], floats(c["error"])[-1]) for c in curves if len(c["per_observation"])]
+    values = np.array([value + sign * error for value, error in last for sign in (-1, 1)])
+    values = values[np.isfinite(values)]
+    if len(values):
+        low, high = values.min(), values.max()
+        room = max(high - low, 1e-3 * max(1.0, abs(high)))
+        axes.set_ylim(low - 1.2 * room, high + 0.35 * room)
+
+
 def _below_the_frame(axes: Any, curves: list[dict[str, Any]]) -> None:
     low = axes.get_ylim()[0]
     ends: dict[str, list[float]] = {}
@@ -96,19 +117,25 @@ def _reach(axes: Any, reach: dict[str, Any], narrow: bool) -> None:
         axes.annotate(
             words, (when, reach["gibbs_end"]), xytext=(9, -10), textcoords="offset points", va="top",
             fontsize=7.5 if narrow else 8, color=INK,
+            bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1},
         )  # fmt: skip
 
 
 def _clock(axes: Any, curves: list[dict[str, Any]]) -> None:
+    """A logarithmic axis of time, from the first point after 0 to the last."""
+    times = np.concatenate([*(floats(curve["seconds"]) for curve in curves), np.empty(0)])
+    times = times[np.isfinite(times) & (times > 0)]
     axes.set_xscale("log")
     axes.set_xlabel("time (logarithmic)")
+    if len(times) and times.min() < times.max():
+        first, last = max(times.min(), times.max() / 1e4), times.max() * 1.05
+        axes.set_xlim(first, last)
+        axes.set_xticks([tick for tick in TICKS if first <= tick <= last])
     axes.xaxis.set_major_formatter(lambda seconds, _: duration(seconds))
-    axes.xaxis.set_minor_formatter(lambda seconds, _: "")
-    last = max((floats(c["seconds"])[-1] for c in curves if len(c["seconds"])), default=1.0)
-    first = [floats(c["seconds"])[floats(c["seconds"]) > 0] for c in curves]
-    starts = [at[0] for at in first if len(at)]
-    if starts and min(starts) < last:
-        axes.set_xlim(max(min(starts), last / 1e4), last * 1.05)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+TICKS = [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400]  # seconds, minutes, hours
 
 
 @styled
@@ -167,7 +194,9 @@ def _elbos(runs: dict[str, dict[str, Any]], narrow: bool) -> Figure:
     values = np.concatenate([*finite, np.empty(0)])
     sizes = np.abs(values[values != 0])
     if len(sizes) and sizes.max() > 20 * np.quantile(sizes, 0.05):
-        axes.set_yscale("symlog", linthresh=float(np.quantile(sizes, 0.05)), linscale=0.5)
+        limit = float(np.quantile(sizes, 0.05))
+        axes.set_yscale("symlog", linthresh=limit, linscale=0.5)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=limit, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: thousands(value))
     axes.set_ylabel("ELBO (nats)")
     legend_above(axes, narrow, columns=4)

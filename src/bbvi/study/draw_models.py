@@ -32,7 +32,7 @@ def comparison(scores: dict[str, Any], narrow: bool = False) -> Figure:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_ylim(len(models) - 0.5, -0.5)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel("log predictive density of a held-out measurement" + ("" if narrow else ", ± 2 standard errors"))
+    axes.set_xlabel("log predictive density" + ("" if narrow else " of a held-out measurement, ± 2 standard errors"))
     return drawing
 
 
@@ -41,15 +41,15 @@ def loadings(found: dict[str, Any], narrow: bool = False) -> Figure:
     """The weights W, labs by factors: a diverging colour, the mean in each cell, pale where it is within two sd of 0."""
     mean, sd = floats(found["W_mean"]), floats(found["W_sd"])
     num_labs, num_factors = mean.shape
-    drawing = canvas(narrow, 0.8 + 0.27 * num_labs)
+    drawing = canvas(narrow, 0.8 + 0.27 * num_labs, width=min(8.4, 2.4 + 0.8 * num_factors))
     axes = drawing.subplots()
-    limit = np.nanmax(np.abs(mean), initial=1e-9)
+    limit = 1.2 * np.nanmax(np.abs(mean), initial=1e-9)  # short of the darkest shades
     image = axes.imshow(mean, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto")
     for lab in range(num_labs):
         for factor in range(num_factors):
             value = mean[lab, factor]
             clear = abs(value) > 2 * sd[lab, factor]
-            shade = "white" if abs(value) > 0.6 * limit else INK
+            shade = "white" if np.dot(image.to_rgba(value)[:3], (0.30, 0.59, 0.11)) < 0.5 else INK
             axes.text(
                 factor, lab, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=7.5, color=shade,
                 alpha=1.0 if clear else 0.45,
@@ -128,8 +128,9 @@ def factors(found: dict[str, Any], narrow: bool = False) -> Figure:
             axes.fill_between(at, low[:, factor], high[:, factor], color=BLUE, alpha=0.16, lw=0)
             axes.plot(at, mean[:, factor], color=BLUE, lw=1.5)
             axes.set_title(f"factor {factor + 1}", fontsize=9)
-            axes.set_ylim(bottom=0)
             axes.locator_params(axis="x", nbins=3)
         if count - columns <= factor < count:
             axes.set_xlabel("time")
+            axes.tick_params(labelbottom=True)
+    panels[0].set_ylim(bottom=0)
     return drawing

@@ -1,6 +1,7 @@
 """The study's figures as SVG, for the report, and as files."""
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def svg(drawing: Figure) -> str:
     text = io.StringIO()
     drawing.savefig(text, format="svg", metadata={"Date": None})
     whole = text.getvalue()
-    return whole[whole.index("<svg") :]
+    short = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), whole)  # a hundredth of a point
+    return short[short.index("<svg") :]
 
 
 def drawings(results: dict[str, Any]) -> dict[str, Callable[[], Figure]]:

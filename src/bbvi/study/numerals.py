@@ -49,24 +49,46 @@ def with_error(value: Any, error: Any, decimals: int | None = None) -> str:
     return number(value, decimals) + ("" if error is None else f" ± {number(error, decimals)}")
 
 
-def significant(value: Any, digits: int = 3) -> str:
-    """A number by its leading digits, without an exponent unless it is very large or small.
+def significant(value: Any, digits: int = 3, *, keep_zeros: bool = False) -> str:
+    """A number by its leading digits, as a power of ten from a million on and below a millionth.
 
     Examples:
-        >>> significant(123456.7), significant(0.000123456), significant(16.666), significant(1.0)
-        ('123,457', '0.000123', '16.7', '1')
+        >>> significant(123456.7), significant(0.000123456), significant(16.666), significant(1.0), significant(-4.3e8)
+        ('123,000', '0.000123', '16.7', '1', '−4.30 × 10⁸')
+        >>> significant(0.13), significant(0.13, keep_zeros=True)
+        ('0.13', '0.130')
     """
     if value is None or not math.isfinite(float(value)):
         return number(value)
     value = float(value)
     if value == 0:
         return "0"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    if places > 8 or places < -12:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        return f"{mantissa} × 10^{int(exponent)}".replace("-", "−")
-    text = f"{value:,.{max(0, places)}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+    if not -6 <= exponent < 6:
+        return power_of_ten(value, digits)
+    places = digits - 1 - exponent
+    text = f"{round(value, places):,.{max(0, places)}f}"
+    return (text if keep_zeros else _without_zeros(text)).replace("-", "−")
+
+
+def power_of_ten(value: Any, digits: int = 2) -> str:
+    """A number as a multiple of a power of ten.
+
+    Examples:
+        >>> power_of_ten(-430436317.0), power_of_ten(0.00012, 3)
+        ('−4.3 × 10⁸', '1.20 × 10⁻⁴')
+    """
+    if value is None or not math.isfinite(float(value)):
+        return number(value)
+    mantissa, exponent = f"{float(value):.{digits - 1}e}".split("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(_RAISED)}".replace("-", "−")
+
+
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def duration(seconds: Any) -> str:

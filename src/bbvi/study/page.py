@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bbvi.study.numerals import decimals_for, number
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a point
+PIXELS_A_POINT = 1.35  # figures of 8.4 inches fill the page
 
 
 class Html(str):
@@ -38,7 +39,7 @@ class Column(NamedTuple):
     cells: list[Html]
 
 
-def texts(head: str, values: Sequence[Any], kind: str | None = None) -> Column:
+def texts(head: Any, values: Sequence[Any], kind: str | None = None) -> Column:
     """A column of words."""
     return Column(tag("th", head, scope="col", class_=kind), [tag("td", value, class_=kind) for value in values])
 
@@ -87,8 +88,13 @@ def table(caption: Any, columns: Sequence[Column], last: int = 0) -> Html:
     body = tag("tbody", *rows[: len(rows) - last])
     foot = tag("tbody", *rows[len(rows) - last :], class_="apart") if last else ""
     head = tag("thead", tag("tr", *(column.head for column in columns)))
-    words = tag("caption", caption) if caption else ""
-    return tag("div", tag("table", words, head, body, foot), class_="scroll", tabindex=0)
+    words = tag("p", caption, class_="caption") if caption else ""  # outside, or it would scroll with the table
+    return tag("div", words, tag("div", tag("table", head, body, foot), class_="scroll", tabindex=0), class_="table")
+
+
+def titled(name: str) -> str:
+    """A name as it begins a heading."""
+    return name[:1].upper() + name[1:]
 
 
 def facts(pairs: dict[str, Any]) -> Html:
@@ -98,9 +104,11 @@ def facts(pairs: dict[str, Any]) -> Html:
 
 def figure(label: str, caption: Any, alt: str, draw: Callable[[bool], str]) -> Html:
     """A drawing with its caption; `draw(narrow)` makes the one for screens and the one for phones."""
-    narrow, wide = data_uri(draw(True)), data_uri(draw(False))
+    phone, screen = draw(True), draw(False)
+    narrow, wide = data_uri(phone), data_uri(screen)
+    width = round(PIXELS_A_POINT * float(screen.split('width="', 1)[1].split("pt", 1)[0]))
     source = Html(f'<source media="(max-width: 640px)" srcset="{narrow}">')
-    image = Html(f'<img src="{wide}" alt="{escape(alt)}">')
+    image = Html(f'<img src="{wide}" alt="{escape(alt)}" width="{width}">')
     words = tag("figcaption", tag("b", f"{label}. ") if label else "", caption)
     return tag("figure", tag("picture", source, image), words)
 

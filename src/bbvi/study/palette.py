@@ -65,9 +65,9 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
     return with_style
 
 
-def canvas(narrow: bool, height: float, narrow_height: float | None = None) -> Figure:
+def canvas(narrow: bool, height: float, narrow_height: float | None = None, *, width: float = 8.4) -> Figure:
     """An empty figure as wide as the page's text, or as a phone."""
-    size = (3.9, narrow_height or height) if narrow else (8.4, height)
+    size = (3.9, narrow_height or height) if narrow else (width, height)
     drawing = Figure(figsize=size, layout="constrained", dpi=150)
     FigureCanvasAgg(drawing)
     return drawing

@@ -38,7 +38,7 @@ def render(results: dict[str, Any]) -> str:
     made = {(key, name): make(results) for key, needs, name, make in SECTIONS if results.get(needs)}
     made = {label: content for label, content in made.items() if content}
     contents = tag("nav", *(tag("a", name, href=f"#{key}") for key, name in made), **{"aria-label": "Contents"})
-    title = "Black Box Variational Inference: the empirical study"
+    title = "Black Box Variational Inference: The empirical study, repeated"
     return page.document(title, header(results, title), summary(results), contents, *made.values(), footer(results))
 
 
@@ -48,9 +48,16 @@ def header(results: dict[str, Any], title: str) -> Html:
         "Section 5 of ", tag("a", "Ranganath, Gerrish and Blei (2014)", href=PAPER), ", repeated by one command on data that anyone can have: "
         "the same models, the same figures, the same table.",
     )  # fmt: skip
+    kicker, heading = title.split(": ")
     run = [tag("code", results["command"])] if results.get("command") else []
     run += [f" on {results['date']}"] if results.get("date") else []
-    return tag("header", tag("h1", title), tag("p", *lead, class_="lead"), tag("p", *run, class_="meta") if run else "")
+    return tag(
+        "header",
+        tag("p", kicker, class_="kicker"),
+        tag("h1", heading),
+        tag("p", *lead, class_="lead"),
+        tag("p", *run, class_="meta") if run else "",
+    )
 
 
 def summary(results: dict[str, Any]) -> Html:
@@ -59,19 +66,14 @@ def summary(results: dict[str, Any]) -> Html:
     if not found:
         return Html("")
     marks = {True: "✓", False: "✗", None: "·"}
-    items = [
-        tag(
-            "li",
-            tag("span", marks[one.holds], class_="mark", **{"aria-hidden": "true"}),
-            tag(
-                "div", tag("b", one.title), " ", tag("span", one.word, class_="badge"), tag("p", f"Found: {one.found}.")
-            ),
-            class_=report_results.kind(one),
-        )
-        for one in found
-    ]
+    items = []
+    for one in found:
+        mark = tag("span", marks[one.holds], class_="mark", **{"aria-hidden": "true"})
+        title = (tag("b", one.title), " ", tag("span", one.word, class_="badge"))
+        words = tag("div", *title, tag("p", f"Found: {one.found}."), report_results.cases(one))
+        items.append(tag("li", mark, words, class_=report_results.kind(one)))
     held = sum(one.holds is True for one in found)
-    heading = tag("h2", f"Of {len(found)} claims of the paper, {held} hold here")
+    heading = tag("h2", f"Of {len(found)} claims of the paper, {held} hold{'s' if held == 1 else ''} here")
     return tag("section", heading, tag("ol", *items), class_="summary")
 
 

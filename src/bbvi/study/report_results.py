@@ -7,7 +7,7 @@ import numpy as np
 from bbvi.study import figures, page, verdicts
 from bbvi.study.draw_models import shown_labs
 from bbvi.study.models import MODELS
-from bbvi.study.numerals import duration, floats, number, percent, significant
+from bbvi.study.numerals import duration, floats, number, percent, power_of_ten, significant
 from bbvi.study.page import Html, tag
 from bbvi.study.palette import colour
 from bbvi.study.report_setting import frame
@@ -17,8 +17,13 @@ from bbvi.study.verdicts import Verdict
 def verdict(one: Verdict) -> Html:
     """What was expected, what was found, and whether it holds."""
     badge = tag("span", f"{one.word.capitalize()}.", class_="badge") if one.word else ""
-    words = (tag("b", "Expected: "), f"{one.expected}. ", tag("b", "Found: "), f"{one.found}. ", badge)
-    return tag("p", *words, class_=f"verdict {kind(one)}")
+    words = tag("p", tag("b", "Expected: "), f"{one.expected}. ", tag("b", "Found: "), f"{one.found}. ", badge)
+    return tag("div", words, cases(one), class_=f"verdict {kind(one)}")
+
+
+def cases(one: Verdict) -> Html:
+    """What was found case by case, as a list."""
+    return tag("ul", *(tag("li", case) for case in one.each)) if one.each else Html("")
 
 
 def kind(one: Verdict) -> str:
@@ -57,7 +62,7 @@ def _ends(curves: list[dict[str, Any]]) -> Html:
         page.names("method", [named(curve["method"]) for curve in curves]),
         page.numbers("seed", [str(curve["seed"]) for curve in curves]),
         page.estimates("per held-out measurement", [e["per_observation"] for e in last], [e["error"] for e in last]),
-        page.numbers("squared error", [significant(end["mse"]) for end in last]),
+        page.numbers("squared error", [significant(end["mse"], keep_zeros=True) for end in last]),
         page.texts("after", [duration(end["seconds"]) for end in last], "number"),
     ]
     return page.table("At the end of the time, with one standard error over patients.", columns)
@@ -88,7 +93,7 @@ def variance(results: dict[str, Any]) -> Html:
     """Figure 2."""
     part = results["variance"]
     caption = (
-        f"Variance of the gradient for {part['component']}, patient {part['patient']}, {part['data']}, against iteration, on a "
+        f"Variance of the gradient for {part['component']}, {who(part['patient'])}, {part['data']}, against iteration, on a "
         f"logarithmic scale. {significant(part['draws'])} draws for a gradient, {significant(part['repeats'])} gradients at each "
         "iteration. Solid: the estimators of the paper. Dashed: later ones."
     )
@@ -96,7 +101,10 @@ def variance(results: dict[str, Any]) -> Html:
     found = part["estimators"]
     columns = [
         page.names("estimator", [named(name, found) for name in found]),
-        page.numbers("variance, median", [significant(np.nanmedian(floats(values))) for values in found.values()]),
+        page.numbers(
+            "variance, median",
+            [power_of_ten(np.nanmedian(floats(values))) for values in found.values()],
+        ),
         page.numbers("Eq. 3's is larger by", [_times(found, name) for name in found]),
     ]
     return page.section(
@@ -122,14 +130,14 @@ def progress(results: dict[str, Any]) -> Html:
     alt = f"ELBO against time for {_list(run['estimator'] for run in part['runs'])}."
     columns = [
         page.names("estimator", [named(run["estimator"]) for run in part["runs"]]),
-        page.numbers("first ELBO", [significant(floats(run["elbo"])[0], 4) for run in part["runs"]]),
-        page.numbers("last ELBO", [significant(_last(run["elbo"]), 4) for run in part["runs"]]),
+        page.numbers("first ELBO", [number(floats(run["elbo"])[0], 0) for run in part["runs"]]),
+        page.numbers("last ELBO", [number(_last(run["elbo"]), 0) for run in part["runs"]]),
         page.numbers("steps", [number(run["steps"], 0) for run in part["runs"]]),
         page.texts("time", [duration(_last(run["seconds"])) for run in part["runs"]], "number"),
     ]
     return page.section(
         "progress", "Convergence", tag("p", words),
-        tag("p", part["verdict"], class_="verdict") if part.get("verdict") else "",
+        tag("div", tag("p", part["verdict"]), class_="verdict") if part.get("verdict") else "",
         page.figure("Convergence", caption, alt, lambda narrow: figures.progress(part, narrow)),
         page.table("", columns),
     )  # fmt: skip
@@ -144,8 +152,7 @@ def comparison(results: dict[str, Any]) -> Html:
     )
     parts = [tag("p", words)]
     for data, scores in results["comparison"].items():
-        parts += [tag("h3", data), _scores(data, scores)]
-        parts += map(verdict, map(verdicts.pair, scores.get("pairs") or []))
+        parts += [tag("h3", page.titled(data)), _scores(data, scores), *map(verdict, verdicts.claims({data: scores}))]
         alt = f"Predictive likelihood of {_list(m['model'] for m in scores['models'])} with error bars."
         caption = f"Table 1 as a picture, {data}: to the right is better."
         parts.append(page.figure("", caption, alt, lambda narrow, scores=scores: figures.comparison(scores, narrow)))
@@ -163,7 +170,7 @@ def _scores(data: str, scores: dict[str, Any]) -> Html:
     order = [model["model"] for model in models]
     labels: list[Any] = [named(name, order) for name in order] + ["own averages"] * bool(averages)
     columns = [page.names("model", labels)]
-    columns.append(page.numbers("paper", [_short(row.get("paper")) for row in rows]))
+    columns.append(page.numbers("paper", [significant(row.get("paper")) for row in rows]))
     for what, head in (
         ("per_observation", "per measurement"),
         ("per_patient", "per patient"),
@@ -184,8 +191,9 @@ def _scores(data: str, scores: dict[str, Any]) -> Html:
     return page.table(caption, columns, last=int(bool(averages)))
 
 
-def _short(value: float | None) -> str:
-    return significant(value)
+def who(patient: Any) -> str:
+    """A patient by name, whether or not the name says that it is one."""
+    return str(patient) if str(patient).lower().startswith("patient") else f"patient {patient}"
 
 
 def _fits(models: list[dict[str, Any]]) -> Html:
@@ -207,7 +215,7 @@ def exploring(results: dict[str, Any]) -> Html:
     """The factors found: loadings, and a patient through time."""
     parts: list[Any] = []
     for data, found in results["factors"].items():
-        parts += [tag("h3", f"{data}, {found['model']}"), _loadings(data, found)]
+        parts += [tag("h3", f"{page.titled(data)}, {found['model']}"), _loadings(data, found)]
         if found.get("patient"):
             parts += _patient(found)
     words = (
@@ -229,17 +237,17 @@ def _patient(found: dict[str, Any]) -> list[Html]:
     inside = (value >= floats(one["low"])) & (value <= floats(one["high"])) & held
     shown = len(shown_labs(one))
     caption = (
-        f"Test patient {one['id']}: the {shown} labs with the most held-out measurements. The model saw the filled points, not the open "
+        f"{page.titled(who(one['id']))} of the test: the {shown} labs with the most held-out measurements. The model saw the filled points, not the open "
         f"ones. Of all {held.sum()} held-out measurements of this patient, {inside.sum()} lie inside the 90 % intervals."
     )
-    alt = f"Labs of patient {one['id']} through time with fitted means, intervals and held-out points."
-    path = "The factors of the same patient through time, with 90 % intervals."
+    alt = f"Labs of {who(one['id'])} through time with fitted means, intervals and held-out points."
+    path = "Through time, with 90 % intervals."
     return [
         page.figure("A patient's labs", caption, alt, lambda narrow: figures.trajectory(found, narrow)),
         page.figure(
-            "and factors",
+            "The same patient's factors",
             path,
-            f"Factors of patient {one['id']} through time.",
+            f"Factors of {who(one['id'])} through time.",
             lambda narrow: figures.factors(found, narrow),
         ),
     ]
@@ -256,9 +264,9 @@ def truth(results: dict[str, Any]) -> Html:
     fitted, averages = ([part[f"{name}_{k}"] for k in kinds.values()] for name in ("error", "averages"))
     columns = [
         page.names("root mean squared error", list(kinds)),
-        page.numbers("fitted mean", [significant(value) for value in fitted]),
-        page.numbers("own averages", [significant(value) for value in averages]),
-        page.numbers("of a measurement itself", [significant(part.get("sigma_l")), ""]),
+        page.numbers("fitted mean", [significant(value, keep_zeros=True) for value in fitted]),
+        page.numbers("own averages", [significant(value, keep_zeros=True) for value in averages]),
+        page.numbers("of a measurement itself", [significant(part.get("sigma_l"), keep_zeros=True), ""]),
     ]
     table = page.table(f"{part['data']}, test patients.", columns)
     return page.section("truth", "Recovery of the truth", tag("p", words), verdict(verdicts.truth(part)), table)

@@ -30,9 +30,9 @@ LETTERS = {
 }
 
 PROCESS = {
-    "Gamma-Normal-TS": ("Normal(0, σ_w)", "Normal(level, σ_o)", "GammaE(x_pv−1, σ_x), x_p0 = α_0", "Normal(W x_pv + o_p, σ_l)"),
+    "Gamma-Normal-TS": ("Normal(0, σ_w)", "Normal(level, σ_o)", "GammaE(x_pv−1, σ_x); x_p0 = α_0", "Normal(W x_pv + o_p, σ_l)"),
     "Gamma-Normal": ("Normal(0, σ_w)", "Normal(level, σ_o)", "Gamma(α_x, β_x)", "Normal(W x_pv + o_p, σ_l)"),
-    "Gamma-TS": ("Gamma(α_w, β_w)", "Gamma(α_o, β_o)", "GammaE(x_pv−1, σ_v), x_p1 ~ Gamma(α_x, β_x)", "GammaE(W x_pv + o_p, σ_o)"),
+    "Gamma-TS": ("Gamma(α_w, β_w)", "Gamma(α_o, β_o)", "GammaE(x_pv−1, σ_v); x_p1 ~ Gamma(α_x, β_x)", "GammaE(W x_pv + o_p, σ_o)"),
     "Gamma": ("Gamma(α_w, β_w)", "Gamma(α_o, β_o)", "Gamma(α_x, β_x)", "GammaE(W x_pv + o_p, σ_o)"),
 }  # fmt: skip
 
@@ -61,7 +61,7 @@ def data(results: dict[str, Any]) -> Html:
     for one in results["data"]:
         split = f"{one['num_train']:,} patients for training, {one['num_test']:,} for the test"
         known = {label: text for label, text in one["facts"].items() if label != "data" and text}
-        parts += [tag("h3", one["name"]), page.facts(known | {"split": split})]
+        parts += [tag("h3", page.titled(one["name"])), page.facts(known | {"split": split})]
         if one.get("lab_table"):
             count = len(one["lab_table"]["index"])
             parts.append(tag("details", tag("summary", f"The {count} labs"), frame(one["lab_table"], "lab")))
@@ -84,7 +84,9 @@ def models(results: dict[str, Any]) -> Html:
     chosen = list(dict.fromkeys(fitted)) or list(results["plan"].get("models") or MODELS)
     known = [name for name in chosen if name in PROCESS]
     heads = ("weights W", "offsets o_p", "factors x_pv", "labs l_pv")
-    columns = [page.texts(head, [maths(PROCESS[name][i]) for name in known]) for i, head in enumerate(heads)]
+    columns = [
+        page.texts(maths(head), [maths(PROCESS[name][i]) for name in known], "formula") for i, head in enumerate(heads)
+    ]
     words = (
         "Positive factors x sum up each visit; a lab is a weighted sum of them around the patient's own offset. In the time series "
         "a factor's mean is its value at the visit before. GammaE is the gamma distribution by mean and variance; the second argument of "
@@ -110,11 +112,12 @@ def maths(text: str) -> Html:
         >>> maths("W x_pv")
         'W x<sub>pv</sub>'
     """
-    words = []
-    for word in text.split("_"):
-        index = len(word) - len(word.lstrip("abcdefghijklmnopqrstuvwxyz0123456789−")) if words else 0
-        words.append(page.join(tag("sub", word[:index]) if index else "", word[index:]))
-    return page.join(*words)
+    parts = []
+    for i, word in enumerate(text.split("_")):
+        index = len(word) - len(word.lstrip("abcdefghijklmnopqrstuvwxyz0123456789−")) if i else 0
+        before, semicolon, after = word[index:].partition(";")  # starts a new line
+        parts += [tag("sub", word[:index]) if index else "", before, Html("<br>") if semicolon else "", after]
+    return page.join(*parts)
 
 
 def settings(results: dict[str, Any]) -> Html:
@@ -130,9 +133,9 @@ def settings(results: dict[str, Any]) -> Html:
             page.names("", [maths(LETTERS.get(name, (name,))[0]) for name in differ]),
             page.numbers("ours", [significant(ours[name]) for name in differ]),
             page.numbers("paper", [significant(papers.get(name)) if _given(name) else "not given" for name in differ]),
-            page.texts("", [LETTERS.get(name, ("", "", True))[1] for name in differ]),
+            page.texts("", [LETTERS.get(name, ("", "", True))[1] for name in differ], "words"),
         ]
-        parts += [tag("h3", one["name"]), page.table("", columns)]
+        parts += [tag("h3", page.titled(one["name"])), page.table("", columns)]
         if same:
             alike = page.join(*(page.join(", " if i else "", maths(letter)) for i, letter in enumerate(same)))
             parts.append(tag("p", "The same as in the paper: ", alike, ".", class_="meta"))
@@ -173,7 +176,7 @@ def _plain(value: Any) -> str:
 def options() -> Html:
     """How to run it otherwise."""
     rows = [tag("code", option) for option in OPTIONS]
-    table = page.table("", [page.names("option", rows), page.texts("", list(OPTIONS.values()))])
+    table = page.table("", [page.names("option", rows), page.texts("", list(OPTIONS.values()), "words")])
     words = (
         "All of the above comes from one command, ",
         tag("code", "bbvi study"),

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bbvi.study import verdicts
-from bbvi.study.numerals import decimals_for, duration, floats, number, significant, with_error
+from bbvi.study.numerals import decimals_for, duration, floats, number, power_of_ten, significant, with_error
 
 SCORES = ("per_observation", "per_patient", "mse", "elbo")
 
@@ -27,6 +27,8 @@ def print_results(results: dict[str, Any], console: Console) -> None:
     for one in found:
         mark = {True: "[blue]✓[/]", False: "[yellow]✗[/]", None: "·"}[one.holds]
         console.print(f"{mark} {escape(one.title)}: [bold]{one.word}[/]. Found: {escape(one.found)}.", highlight=False)
+        for case in one.each:
+            console.print(f"    {escape(case)}", highlight=False)
 
 
 def comparison(data: str, scores: dict[str, Any]) -> Table:
@@ -55,7 +57,9 @@ def gibbs(section: dict[str, Any]) -> Table:
             floats(curve[what])[-1] if len(curve.get(what, ())) else None
             for what in ("per_observation", "error", "mse")
         )
-        table.add_row(escape(curve["method"]), str(curve["seed"]), with_error(value, error), significant(mse))
+        table.add_row(
+            escape(curve["method"]), str(curve["seed"]), with_error(value, error), significant(mse, keep_zeros=True)
+        )
     return table
 
 
@@ -65,7 +69,7 @@ def variance(section: dict[str, Any]) -> Table:
     table.add_column("estimator")
     table.add_column("variance", justify="right")
     for name, values in section["estimators"].items():
-        table.add_row(escape(name), significant(np.nanmedian(floats(values))))
+        table.add_row(escape(name), power_of_ten(np.nanmedian(floats(values))))
     return table
 
 
@@ -76,7 +80,9 @@ def truth(section: dict[str, Any]) -> Table:
     for head in ("fitted mean", "own averages"):
         table.add_column(head, justify="right")
     for label in ("measured", "unmeasured"):
-        table.add_row(label, significant(section[f"error_{label}"]), significant(section[f"averages_{label}"]))
+        table.add_row(
+            label, *(significant(section[f"{name}_{label}"], keep_zeros=True) for name in ("error", "averages"))
+        )
     return table
 
 

@@ -7,12 +7,16 @@ from bbvi.study.numerals import duration, number, percent, significant, with_err
 
 
 class Verdict(NamedTuple):
-    """A claim of the paper and what the numbers say of it; `holds` is None where no yes or no was computed."""
+    """A claim of the paper and what the numbers say of it; `holds` is None where no yes or no was computed.
+
+    `each` lists what was found case by case.
+    """
 
     title: str
     expected: str
     found: str
     holds: bool | None
+    each: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -20,7 +24,8 @@ class Verdict(NamedTuple):
 
     def sentence(self) -> str:
         """The verdict in one line of plain words."""
-        return f"Expected: {self.expected}. Found: {self.found}" + (f": {self.word}." if self.word else ".")
+        found = "; ".join([self.found, *self.each])
+        return f"Expected: {self.expected}. Found: {found}" + (f": {self.word}." if self.word else ".")
 
 
 def summary(results: dict[str, Any]) -> list[Verdict]:
@@ -108,16 +113,12 @@ def claims(comparison: dict[str, Any]) -> list[Verdict]:
 
 def _claim(expected: str, pairs: list[tuple[str, dict[str, Any]]]) -> Verdict:
     holds = [bool(pair["holds"]) for _, pair in pairs]
-    count = f"so in {sum(holds) or 'none'} of {len(holds)} pairs. " if len(holds) > 1 else ""
-    listed = "; ".join(f"{pair['better']} over {pair['worse']} ({data}) {difference(pair)}" for data, pair in pairs)
-    return Verdict(expected[:1].upper() + expected[1:], expected, f"{count}{listed}", all(holds))
-
-
-def pair(one: dict[str, Any]) -> Verdict:
-    """One pair of models on one data set."""
-    title = f"{one['better']} beats {one['worse']}"
-    found = f"a difference of {difference(one)} nats per held-out measurement"
-    return Verdict(title, f"{title} ({one['expected']})", found, bool(one["holds"]))
+    count = f"in {sum(holds) or 'none'} of {len(holds)} pairs"
+    if len(holds) == 1:
+        count = "in the one pair tested" if holds[0] else "not in the one pair tested"
+    each = tuple(f"{data}: {pair['better']} over {pair['worse']} by {difference(pair)}" for data, pair in pairs)
+    found = f"{count} (differences in nats per held-out measurement)"
+    return Verdict(expected[:1].upper() + expected[1:], expected, found, all(holds), each)
 
 
 def difference(one: dict[str, Any]) -> str:
@@ -125,7 +126,7 @@ def difference(one: dict[str, Any]) -> str:
     value, error = one["difference"], one.get("error")
     text = ("+" if value > 0 else "") + with_error(value, error)
     near = error is not None and math.isfinite(value) and abs(value) < 2 * error
-    return f"{text}, within two standard errors of none" if near else text
+    return f"{text}, within two standard errors of 0" if near else text
 
 
 def truth(section: dict[str, Any]) -> Verdict:

@@ -1,14 +1,15 @@
-"""Section 5.1: how much work a run of the study does; the paper's numbers of draws and patients in a batch throughout."""
+"""Section 5.1: how much work a run of the study does; the paper's 1,000 draws, but for a quick look."""
 
 from typing import NamedTuple
 
-NUM_DRAWS, BATCH_SIZE = 1000, 25
+BATCH_SIZE = 25
 
 
 class Effort(NamedTuple):
     """Steps, seconds, seeds and repeats.
 
     Attributes:
+        num_draws: of a step, S.
         train_steps: of a fit to the training patients.
         test_steps: of the fit of the test patients' locals.
         test_draws: draws a step there, and draws that predict.
@@ -21,22 +22,23 @@ class Effort(NamedTuple):
         progress_seconds: for each estimator in the comparison of convergence, on the clock.
     """
 
-    train_steps: int = 600
-    test_steps: int = 300
+    num_draws: int = 1000
+    train_steps: int = 400
+    test_steps: int = 250
     test_draws: int = 200
-    seconds: float = 60.0
-    checkpoints: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+    seconds: float = 40.0
+    checkpoints: tuple[float, ...] = (0.03, 0.1, 0.25, 0.5, 1.0)
     seeds: int = 2
     test_sweeps: int = 5
     iterations: tuple[int, ...] = (1, 3, 10, 30, 100, 300)
     repeats: int = 100
-    progress_seconds: float = 25.0
+    progress_seconds: float = 15.0
 
 
 EFFORTS = {
     "quick": Effort(
-        train_steps=150, test_steps=150, test_draws=100, seconds=15.0, checkpoints=(0.1, 0.3, 1.0), seeds=1,
-        iterations=(1, 10, 100), repeats=50, progress_seconds=6.0,
+        num_draws=200, train_steps=200, test_steps=150, test_draws=100, seconds=10.0, checkpoints=(0.1, 0.3, 1.0), seeds=1,
+        iterations=(1, 100), repeats=50, progress_seconds=5.0,
     ),
     "default": Effort(),
     "full": Effort(

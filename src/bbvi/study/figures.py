@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,13 @@ def drawings(results: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
     found: dict[str, Callable[[], Figure]] = {}
     for name in ("gibbs", "variance", "progress"):
         if results.get(name):
-            found[name] = lambda name=name: getattr(draw_curves, name)(results[name])
+            found[name] = partial(getattr(draw_curves, name), results[name])
     for data, scores in (results.get("comparison") or {}).items():
-        found[f"comparison {data}"] = lambda scores=scores: draw_models.comparison(scores)
-        found[f"histories {data}"] = lambda scores=scores: draw_curves.histories(scores["models"])
+        found[f"comparison {data}"] = partial(draw_models.comparison, scores)
+        found[f"histories {data}"] = partial(draw_curves.histories, scores["models"])
     for data, one in (results.get("factors") or {}).items():
         for name in ("loadings", "trajectory", "factors"):
-            found[f"{name} {data}"] = lambda name=name, one=one: getattr(draw_models, name)(one)
+            found[f"{name} {data}"] = partial(getattr(draw_models, name), one)
     return found
 
 

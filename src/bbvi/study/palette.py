@@ -59,7 +59,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(draw)
     def with_style(*args: Any, **options: Any) -> Any:
-        with mpl.rc_context(_STYLE):
+        with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
             return draw(*args, **options)
 
     return with_style

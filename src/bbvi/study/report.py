@@ -49,7 +49,7 @@ def header(results: dict[str, Any], title: str) -> Html:
         "the same models, the same figures, the same table.",
     )  # fmt: skip
     kicker, heading = title.split(": ")
-    run = [tag("code", results["command"])] if results.get("command") else []
+    run: list[Any] = [tag("code", results["command"])] if results.get("command") else []
     run += [f" on {results['date']}"] if results.get("date") else []
     return tag(
         "header",

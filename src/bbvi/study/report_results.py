@@ -1,5 +1,6 @@
 """The report on what came out: Figures 1 and 2, Table 1, the factors found and the truth recovered."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,10 +156,10 @@ def comparison(results: dict[str, Any]) -> Html:
         parts += [tag("h3", page.titled(data)), _scores(data, scores), *map(verdict, verdicts.claims({data: scores}))]
         alt = f"Predictive likelihood of {_list(m['model'] for m in scores['models'])} with error bars."
         caption = f"Table 1 as a picture, {data}: to the right is better."
-        parts.append(page.figure("", caption, alt, lambda narrow, scores=scores: figures.comparison(scores, narrow)))
+        parts.append(page.figure("", caption, alt, partial(figures.comparison, scores)))
         if any(model.get("history") for model in scores["models"]):
             alt = f"ELBO against time for each model's fit, {data}."
-            draw = lambda narrow, scores=scores: figures.histories(scores["models"], narrow)  # noqa: E731
+            draw = partial(figures.histories, scores["models"])
             drawn = page.figure("", f"The ELBO of each fit against time, {data}.", alt, draw)
             parts.append(tag("details", tag("summary", "Did the fits converge?"), _fits(scores["models"]), drawn))
     return page.section("comparison", "Table 1: exploring models", *parts)

@@ -13,7 +13,7 @@ import numpy as np
 import bbvi
 from bbvi.study.comparison import Report
 from bbvi.study.data_sets import DataSet
-from bbvi.study.effort import BATCH_SIZE, NUM_DRAWS, Effort
+from bbvi.study.effort import BATCH_SIZE, Effort
 from bbvi.study.models import MODELS
 from bbvi.study.scores import HeldOut, draws_given, hold_out, plain, score
 
@@ -23,6 +23,7 @@ CLOCK = (
     "locals are fitted or sampled, with globals from training only, while the clock stands still."
 )
 BBVI, GIBBS, PLAIN = "BBVI", "Metropolis-Hastings within Gibbs", "Metropolis-Hastings"
+FEW, NUM_FEW = "BBVI with 100 draws", 100  # what `bbvi.fit` takes by default
 _TUNING_SWEEPS = 100
 _NUM_CHAINS = 2
 _GLOBALS = 60  # draws of the globals that predict, for each chain and checkpoint
@@ -48,19 +49,21 @@ def on_the_clock(
             yield spent, current
 
 
-def variational(data: DataSet, effort: Effort, *, seed: int, report: Report) -> dict[str, Any]:
+def variational(
+    data: DataSet, effort: Effort, *, method: str, num_draws: int, seed: int, report: Report
+) -> dict[str, Any]:
     """The curve of bbvi."""
     entry = MODELS[MODEL]
     model, test = entry.build(len(data.train.names), data.settings), hold_out(data.test, 0)
     run = bbvi.iterate(
-        model, data.train.ragged(), draws=bbvi.MonteCarlo(NUM_DRAWS), optimizer=bbvi.adagrad(entry.eta), seed=seed,
+        model, data.train.ragged(), draws=bbvi.MonteCarlo(num_draws), optimizer=bbvi.adagrad(entry.eta), seed=seed,
         batch_size=min(BATCH_SIZE, len(data.train)), stop=bbvi.Budget(steps=10**9),
     )  # fmt: skip
     points = []
     for seconds, posterior in on_the_clock(run, effort.seconds, effort.checkpoints, report):
         draws = draws_given(posterior, test, effort, eta=entry.eta, seed=seed)
         points.append((seconds, score(model, draws, test)))
-    return _curve(BBVI, seed, points)
+    return _curve(method, seed, points)
 
 
 def sampled(data: DataSet, effort: Effort, kernel: Any, *, method: str, seed: int, report: Report) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import bbvi
 from bbvi.study.comparison import Report
 from bbvi.study.data_sets import DataSet
-from bbvi.study.effort import BATCH_SIZE, NUM_DRAWS, Effort
+from bbvi.study.effort import BATCH_SIZE, Effort
 from bbvi.study.models import MODELS
 from bbvi.study.sampling import MODEL, on_the_clock
 
@@ -67,7 +67,7 @@ def convergence(data: DataSet, effort: Effort, *, seed: int, report: Report) -> 
     runs = []
     for number, (name, estimator) in enumerate(ALGORITHMS.items()):
         run = bbvi.iterate(
-            model, data.train.ragged(), gradient=estimator, draws=bbvi.MonteCarlo(NUM_DRAWS), seed=seed,
+            model, data.train.ragged(), gradient=estimator, draws=bbvi.MonteCarlo(effort.num_draws), seed=seed,
             optimizer=bbvi.adagrad(MODELS[MODEL].eta), batch_size=min(BATCH_SIZE, len(data.train)),
             stop=bbvi.Budget(steps=10**9),
         )  # fmt: skip

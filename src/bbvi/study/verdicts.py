@@ -64,8 +64,8 @@ def gibbs(section: dict[str, Any]) -> Verdict:
 
 def _gap(reach: dict[str, Any]) -> str:
     """The difference of the ends; the errors, of the same patients, are added as if independent."""
-    errors = reach.get("bbvi_end_error"), reach.get("gibbs_end_error")
-    if None in errors:
+    errors = [reach[name] for name in ("bbvi_end_error", "gibbs_end_error") if reach.get(name) is not None]
+    if len(errors) < 2:
         return ""
     difference = reach["bbvi_end"] - reach["gibbs_end"]
     return f" (difference {with_error(difference, math.hypot(*errors))})"

@@ -50,19 +50,25 @@ def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report
         mean, sd = posterior.mean(), posterior.sd()
         out["factors"] = {
             "model": name, "labs": data.train.names, "W_mean": np.asarray(mean["W"]), "W_sd": np.asarray(sd["W"]),
-            "patient": _one_patient(draws, test),
+            "patient": _one_patient(draws, test, noise(name, data), np.random.default_rng([seed, 31])),
         }  # fmt: skip
         if data.train.truth is not None:
             out["truth"] = recovery(data, mean)
     return out
 
 
-def _one_patient(draws: dict[str, np.ndarray], test: Any) -> dict[str, Any]:
-    """The test patient with most measurements held out."""
+def noise(name: str, data: DataSet) -> float:
+    """The sd of a measurement around its mean."""
+    s = data.settings
+    return float(np.sqrt(s.observation_variance)) if MODELS[name].needs_positive else s.sigma_l
+
+
+def _one_patient(draws: dict[str, np.ndarray], test: Any, sd: float, rng: np.random.Generator) -> dict[str, Any]:
+    """The test patient with most measurements held out; intervals are those of a measurement, not of its mean."""
     which = int(np.argmax([held.sum() for held in test.held]))
     patients, num = test.patients, len(test.patients.labs[which])
     means, factors = lab_means(draws, which, num), draws["x"][:, which, :num]
-    low, high = np.quantile(means, _INTERVAL, axis=0)
+    low, high = np.quantile(rng.normal(means, sd), _INTERVAL, axis=0)
     factor_low, factor_high = np.quantile(factors, _INTERVAL, axis=0)
     return {
         "id": patients.ids[which], "times": patients.times[which], "labs": patients.labs[which],

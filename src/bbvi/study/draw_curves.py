@@ -192,6 +192,11 @@ def _elbos(runs: dict[str, dict[str, Any]], narrow: bool) -> Figure:
         axes.plot(at[good], elbo[good], color=colour(name, list(runs)), lw=1.6, label=name)
         finite.append(elbo[good])
     values = np.concatenate([*finite, np.empty(0)])
+    starts = [elbo[0] for elbo in finite if len(elbo)]
+    if starts and values.min() < min(starts) - 2 * abs(min(starts)):
+        # a run that falls without end leaves the frame, so that the others can be seen
+        axes.set_ylim(bottom=min(starts) - 2 * abs(min(starts)))
+        values = values[values >= min(starts)]
     sizes = np.abs(values[values != 0])
     if len(sizes) and sizes.max() > 20 * np.quantile(sizes, 0.05):
         limit = float(np.quantile(sizes, 0.05))

@@ -269,5 +269,5 @@ def truth(results: dict[str, Any]) -> Html:
         page.numbers("own averages", [significant(value, keep_zeros=True) for value in averages]),
         page.numbers("of a measurement itself", [significant(part.get("sigma_l"), keep_zeros=True), ""]),
     ]
-    table = page.table(f"{part['data']}, test patients.", columns)
+    table = page.table(f"{part['data']}, training patients.", columns)
     return page.section("truth", "Recovery of the truth", tag("p", words), verdict(verdicts.truth(part)), table)

@@ -13,7 +13,9 @@ from scipy import stats
 import bbvi
 import bbvi.study
 from bbvi.study import models
+from bbvi.study.mayo import load_mayo
 from bbvi.study.models import MODELS
+from bbvi.study.patients import scale_by_training_median
 from bbvi.study.settings import Settings
 from bbvi.study.simulate import simulate
 
@@ -122,6 +124,14 @@ def fitted(name, train):
         model, train.ragged(), optimizer=bbvi.adagrad(eta), draws=bbvi.MonteCarlo(20), stop=bbvi.Budget(steps=40),
         batch_size=3, progress=False,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_reads_padding(name):
+    train = scale_by_training_median(*load_mayo().take(range(14)).split(2))[0]
+    model = MODELS[name].build(len(train.names), Settings.scaled())
+    start = bbvi.fit(model, train.ragged(), stop=bbvi.Budget(steps=0))  # checks the padding of a few patients
+    assert start.num_groups == 12
 
 
 def test_a_fit_goes_up():

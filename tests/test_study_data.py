@@ -148,10 +148,13 @@ def test_a_fingerprint_tells_plans_apart_that_give_other_results(tmp_path):
     assert plan.fingerprint() != before
 
 
-def test_the_command_shows_the_data_and_names_bad_lines(tmp_path):
-    shown = CliRunner().invoke(main, ["study", "--patients", "12", "--seed", "4", "--out", str(tmp_path / "out")])
-    assert shown.exit_code == 0, shown.output
-    assert "Mayo PBC" in shown.output and "simulated cohort" in shown.output
+def test_the_command_makes_a_plan_and_names_bad_lines(tmp_path, monkeypatch):
+    plans = []
+    with monkeypatch.context() as not_run:
+        not_run.setattr("bbvi.study.command.run", plans.append)
+        made = CliRunner().invoke(main, ["study", "--patients", "12", "--seed", "4", "--out", str(tmp_path / "out")])
+    assert made.exit_code == 0, made.output
+    assert plans == [Plan(num_patients=12, seed=4, out=str(tmp_path / "out"))]
     path = tmp_path / "own.csv"
     path.write_text("id,day,Na\n" + "".join(f"{i},0,{i}\n" for i in range(12)))
     bad = CliRunner().invoke(main, ["study", "--data", str(path), "--patient", "id", "--time", "day"])

@@ -18,6 +18,7 @@ from bbvi.study.sampling import BBVI, GIBBS, on_the_clock, summary
 from bbvi.study.scores import averages, difference, hold_out, lab_means, ratio
 from bbvi.study.settings import Settings
 from bbvi.study.simulate import simulate
+from bbvi.study.stages import uninterrupted
 
 TINY = Effort(
     train_steps=12, test_steps=5, test_draws=8, seconds=0.6, checkpoints=(0.5, 1.0), seeds=1, test_sweeps=1,
@@ -67,6 +68,15 @@ def test_a_study_goes_on_after_an_interruption_and_leaves_a_page_and_numbers(pla
     assert set(numbers["variance"]["estimators"]) == {"Eq. 3", "Eq. 6", "Eq. 10", "leave-one-out"}
     assert len(numbers["progress"]["runs"]) == 4
     assert (tmp_path / "out" / "comparison.csv").exists()
+
+
+def test_a_fit_that_was_interrupted_does_not_count_as_finished():
+    model = bbvi.Model(lambda z, y: -(z["mu"] ** 2), mu=bbvi.real())
+    posterior = bbvi.fit(model, stop=bbvi.Budget(steps=2))
+    assert uninterrupted(posterior) is posterior
+    posterior.stopped = "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(posterior)
 
 
 def test_the_mean_of_labs_has_the_offsets_of_the_patient_or_of_all():

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from bbvi.study.comparison import Report
+from bbvi.study.stages import Report
 
 
 class Clock:

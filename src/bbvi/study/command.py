@@ -44,6 +44,10 @@ def study(quick: bool, full: bool, models: str | None, **options: Any) -> None:
         run(plan)
     except BadFile as error:
         raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        raise click.ClickException(
+            "interrupted; finished stages are kept, and the same command goes on from there"
+        ) from None
 
 
 def make_plan(*, quick: bool = False, full: bool = False, models: str | None = None, **options: Any) -> Plan:

@@ -1,6 +1,5 @@
 """Section 5.4 and Table 1: the models, each fitted to the training patients and asked to predict the test patients."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import BATCH_SIZE, Effort
 from bbvi.study.models import MODELS
 from bbvi.study.scores import averages, difference, draws_given, hold_out, lab_means, score
+from bbvi.study.stages import Report, uninterrupted
 
 # what the paper found, as pairs of a better and a worse model
 EXPECTED = (
@@ -22,8 +22,6 @@ _POINTS_OF_HISTORY = 400
 _LATE = 50  # steps at the end whose ELBOs are averaged
 _INTERVAL = (0.05, 0.95)
 
-Report = Callable[[float], None]
-
 
 def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report: Report) -> dict[str, Any]:
     """A row of Table 1: the model's scores, how its fit went, its weights, and one test patient."""
@@ -34,6 +32,7 @@ def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report
         batch_size=min(BATCH_SIZE, len(data.train)), stop=[bbvi.Converged(0.1), bbvi.Budget(steps=effort.train_steps)],
     ):  # fmt: skip
         report(0.8 * len(posterior.history) / effort.train_steps)
+    uninterrupted(posterior)
     test = hold_out(data.test, seed)
     draws = draws_given(posterior, test, effort, eta=entry.eta, seed=seed)
     history = posterior.history

@@ -20,13 +20,13 @@ from rich.table import Table
 import bbvi
 from bbvi.study import report, tables
 from bbvi.study.clock import Clock
-from bbvi.study.comparison import Report, fit_and_score, table
+from bbvi.study.comparison import fit_and_score, table
 from bbvi.study.data_sets import DataSet, data_sets
 from bbvi.study.effort import EFFORTS, Effort
 from bbvi.study.plan import Plan
 from bbvi.study.sampling import BBVI, FEW, GIBBS, MODEL, NUM_FEW, PLAIN, sampled, summary, variational
 from bbvi.study.settings import Settings
-from bbvi.study.stages import Stages, fingerprint
+from bbvi.study.stages import Report, Stages, fingerprint
 from bbvi.study.variance import convergence, variances
 
 _COMPILING = 25.0  # seconds for the programs of a stage, to guess how long it takes

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 import bbvi
-from bbvi.study.comparison import Report
 from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import BATCH_SIZE, Effort
 from bbvi.study.models import MODELS
 from bbvi.study.scores import HeldOut, draws_given, hold_out, plain, score
+from bbvi.study.stages import Report, uninterrupted
 
 MODEL = "Gamma-Normal-TS"
 CLOCK = (
@@ -41,6 +41,8 @@ def on_the_clock(
     while waiting:
         began = time.monotonic()
         current = next(run)
+        if isinstance(current, bbvi.Posterior):
+            uninterrupted(current)
         spent += time.monotonic() - began
         report(min(1.0, spent / seconds))
         if spent >= waiting[0] * seconds:

@@ -8,6 +8,7 @@ from scipy import stats
 import bbvi
 from bbvi.study.effort import Effort
 from bbvi.study.patients import Patients
+from bbvi.study.stages import uninterrupted
 
 Draws = dict[str, np.ndarray]
 
@@ -39,7 +40,7 @@ def draws_given(posterior: bbvi.Posterior, test: HeldOut, effort: Effort, *, eta
         posterior.model, test.fit_data, hold=posterior, optimizer=bbvi.adagrad(eta), seed=seed, progress=False,
         draws=bbvi.MonteCarlo(effort.test_draws), stop=bbvi.Budget(steps=effort.test_steps),
     )  # fmt: skip
-    return plain(fitted.sample(effort.test_draws, seed))
+    return plain(uninterrupted(fitted).sample(effort.test_draws, seed))
 
 
 def plain(draws: Any) -> Draws:

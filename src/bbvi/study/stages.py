@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
+import bbvi
+
 _ARRAY = "__array__"
+Report = Callable[[float], None]
+
+
+def uninterrupted(posterior: bbvi.Posterior) -> bbvi.Posterior:
+    """The same posterior; a fit that Ctrl-C stopped, which says so and returns, must not count as a finished stage."""
+    if posterior.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return posterior
 
 
 class Stages:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 import bbvi
-from bbvi.study.comparison import Report
 from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import BATCH_SIZE, Effort
 from bbvi.study.models import MODELS
 from bbvi.study.sampling import MODEL, on_the_clock
+from bbvi.study.stages import Report, uninterrupted
 
 ESTIMATORS = {
     "Eq. 3": bbvi.Score(rao_blackwell=False, control_variate=None),
@@ -40,6 +40,7 @@ def variances(data: DataSet, effort: Effort, *, seed: int, report: Report) -> di
             model, groups, draws=bbvi.MonteCarlo(_DRAWS), optimizer=bbvi.adagrad(MODELS[MODEL].eta), seed=seed,
             stop=bbvi.Budget(steps=steps), progress=False,
         )  # fmt: skip
+        uninterrupted(posterior)
         for name, estimator in ESTIMATORS.items():
             moments = bbvi.gradient_moments(
                 model, groups, posterior, gradient=estimator, draws=bbvi.MonteCarlo(_DRAWS), repeats=effort.repeats, seed=seed

@@ -42,8 +42,8 @@ def own_file(path, num_patients=12, num_labs=3):
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
     monkeypatch.setitem(study.EFFORTS, "quick", TINY)
-    for table, name in ((variance.ESTIMATORS, "leave-one-out"), (variance.ALGORITHMS, "Rao-Blackwellized (Eq. 6)")):
-        monkeypatch.delitem(table, name)  # less to compile
+    for where, name in ((variance.ESTIMATORS, "leave-one-out"), (variance.ALGORITHMS, "Rao-Blackwellized (Eq. 6)")):
+        monkeypatch.delitem(where, name)  # less to compile
     return Plan(
         size="quick", data=own_file(tmp_path / "own.csv"), patient="id", time="day", out=str(tmp_path / "out"),
         models=("Gamma-Normal-TS",), num_factors=2,

@@ -35,7 +35,7 @@ def comparison(data: str, scores: dict[str, Any]) -> Table:
     """Table 1 for one data set."""
     table = _table(f"Table 1, {data}: held-out measurements (the paper's are other data)")
     for head in ("model", "paper", "per measurement", "per patient", "squared error", "steps", "time"):
-        table.add_column(head, justify="left" if head == "model" else "right")
+        table.add_column(head, justify="left" if head == "model" else "right", no_wrap=head == "model")
     rows = [*scores["models"], *([{"model": "own averages", **scores["averages"]}] if scores.get("averages") else [])]
     decimals = {what: decimals_for(row.get(f"{what}_error") for row in rows) for what in SCORES}
     for row in rows:
@@ -51,7 +51,7 @@ def gibbs(section: dict[str, Any]) -> Table:
     """Figure 1's ends."""
     table = _table(f"Figure 1, {section['data']}: after {duration(section.get('budget'))} each")
     for head in ("method", "seed", "per measurement", "squared error"):
-        table.add_column(head, justify="left" if head == "method" else "right")
+        table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
     for curve in section["curves"]:
         value, error, mse = (
             floats(curve[what])[-1] if len(curve.get(what, ())) else None

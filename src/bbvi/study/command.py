@@ -18,7 +18,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help=f"A few minutes: {SIZES['quick']} simulated patients.")
+@click.option("--quick", is_flag=True, help=f"A few minutes: {SIZES['quick']} simulated patients alone.")
 @click.option("--full", is_flag=True, help=f"The paper's size: {SIZES['full']} simulated patients.")
 @click.option("--patients", "num_patients", type=int, help="How many patients to simulate.")
 @click.option("--factors", "num_factors", type=int, help="K, the number of factors.")

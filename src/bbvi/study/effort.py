@@ -19,6 +19,8 @@ class Effort(NamedTuple):
         test_sweeps: sweeps of the test patients' locals for each draw of the globals.
         iterations: at which the variance of the gradient is looked at.
         repeats: of the gradient there.
+        num_data_sets: of those embedded; one is the simulated cohort alone.
+        more_curves: whether plain Metropolis-Hastings, and bbvi with few draws, are on the clock too.
         progress_seconds: for each estimator in the comparison of convergence, on the clock.
     """
 
@@ -33,12 +35,15 @@ class Effort(NamedTuple):
     iterations: tuple[int, ...] = (1, 3, 10, 30, 100, 300)
     repeats: int = 100
     progress_seconds: float = 12.0
+    num_data_sets: int = 2
+    more_curves: bool = True
 
 
 EFFORTS = {
     "quick": Effort(
         num_draws=200, train_steps=200, test_steps=150, test_draws=100, seconds=10.0, checkpoints=(0.1, 0.3, 1.0), seeds=1,
-        iterations=(1, 100), repeats=50, progress_seconds=5.0,
+        iterations=(1, 100), repeats=50, progress_seconds=4.0,
+        num_data_sets=1, more_curves=False,
     ),
     "default": Effort(),
     "full": Effort(

@@ -45,6 +45,7 @@ def run(plan: Plan, console: Console | None = None) -> Path:
     """Run what is not finished yet, then write the report; the path of the page."""
     console = Console() if console is None else console
     effort, sets, folder = EFFORTS[plan.size], data_sets(plan), Path(plan.out)
+    sets = sets[: effort.num_data_sets]
     for data in sets:
         console.print(facts_table(data))
     settings = [asdict(data.settings) for data in sets]
@@ -83,6 +84,8 @@ def all_stages(plan: Plan, sets: list[DataSet], effort: Effort) -> list[Stage]:
             Stage(f"bbvi seed {seed}", f"{BBVI}, seed {seed} (Figure 1)", guess, ours),
             Stage(f"gibbs seed {seed}", f"{GIBBS}, seed {seed} (Figure 1)", guess, gibbs),
         ]
+    if not effort.more_curves:
+        return out
     few = partial(variational, *first, method=FEW, num_draws=NUM_FEW, seed=plan.seed)
     plain = partial(sampled, *first, bbvi.AllAtOnce(), method=PLAIN, seed=plan.seed)
     return [

@@ -112,7 +112,7 @@ def timed(stage: Stage, share: Report) -> dict[str, Any]:
 def collect(plan: Plan, sets: list[DataSet], found: dict[str, Any], effort: Effort) -> dict[str, Any]:
     """All results in the order of the report."""
     out: dict[str, Any] = {
-        "plan": asdict(plan), "effort": effort._asdict(), "command": " ".join(["bbvi", *sys.argv[1:]]), "versions": versions(), "machine": machine(),
+        "plan": asdict(plan) | effort._asdict(), "command": " ".join(["bbvi", *sys.argv[1:]]), "versions": versions(), "machine": machine(),
         "date": f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
         "stages": [{"name": name, "seconds": stage["seconds"]} for name, stage in found.items()],
         "data": [_described(data) for data in sets], "comparison": {}, "factors": {},

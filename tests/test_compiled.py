@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi import compiled
+from bbvi import compiled, compiler
 
 FEW = bbvi.Budget(steps=3)
 Y = np.array([1.0, 2.0, 3.0])
@@ -103,3 +103,13 @@ def test_few_are_kept():
     for draws in range(2, 14):
         fit(model(), Y, draws=bbvi.MonteCarlo(draws))
     assert loops() == compiled._MOST
+
+
+def test_an_option_that_xla_does_not_know_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(compiler, "_OLDER_KERNELS", {"xla_cpu_no_such_option": False})
+    compiler._known_here.cache_clear()
+    assert compiler.for_many_runs() == {"compiler_options": {}}
+    assert np.isfinite(fit(model(), Y).history["elbo"]).all()
+    monkeypatch.undo()
+    compiler._known_here.cache_clear()
+    assert compiler.for_one_run()["compiler_options"]

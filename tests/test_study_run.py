@@ -67,7 +67,7 @@ def test_a_study_goes_on_after_an_interruption_and_leaves_a_page_and_numbers(pla
         assert word in text
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {c["method"] for c in numbers["gibbs"]["curves"]} == {BBVI, FEW, GIBBS, PLAIN}
-    assert [row["model"] for row in numbers["comparison"]["own"]["models"]] == list(plan.models)
+    assert [row["model"] for row in numbers["comparison"][numbers["data"][0]["name"]]["models"]] == list(plan.models)
     assert set(numbers["variance"]["estimators"]) == {"Eq. 3", "Eq. 6", "Eq. 10"}
     assert len(numbers["progress"]["runs"]) == 3
     assert (tmp_path / "out" / "comparison.csv").exists()

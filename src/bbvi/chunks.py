@@ -23,6 +23,7 @@ from bbvi.stop import AbstractAveragingStop, AbstractStop, Budget
 
 _SECONDS_PER_CHUNK = 0.3
 _DRAWS_TO_COMPARE = 2000
+_STEPS_TO_COMPARE = 10
 _GROUPS_TO_COMPARE = 500
 
 
@@ -175,7 +176,7 @@ def _why(
 
 
 def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -> dict[str, Lambda]:
-    """The average of late iterates if the rule has one and its ELBO is higher on common draws, else the last."""
+    """The average of late iterates if the rule has one, unless its ELBO on common draws is clearly below the last one's."""
     if not isinstance(rule, AbstractAveragingStop):
         return state.params
     fitted = {"globals": state.params["globals"], "locals": state.params["locals"]}
@@ -183,7 +184,7 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
     if not run.loop.target.fit_globals:
         average["globals"] = state.params["globals"]
     loop = run.loop
-    steps = math.ceil(_DRAWS_TO_COMPARE / loop.draws.num)
+    steps = max(_STEPS_TO_COMPARE, math.ceil(_DRAWS_TO_COMPARE / loop.draws.num))
     if run.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(run.groups)) / loop.batch_size))
     key = fold(run.key, "compare")
@@ -191,7 +192,9 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
         loop.elbos(state._replace(params=params), key, run.data, run.groups, steps)
         for params in (average, state.params)
     )
-    return average if np.mean(one - other) > 0 else state.params
+    gain = one - other
+    error = gain.std(ddof=1) / np.sqrt(steps)
+    return average if gain.mean() > -2 * error else state.params
 
 
 def _posterior(run: Run, params: Any, history: History, converged: bool, stopped: str) -> Posterior:

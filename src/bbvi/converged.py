@@ -42,7 +42,7 @@ class Converged(AbstractAveragingStop):
     """Stop when every latent's parameters are known to `tolerance` posterior standard deviations.
 
     Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B). When the
-    rule fires, the average of late iterates replaces the last one if its ELBO is higher.
+    rule fires, the average of late iterates replaces the last one, unless its ELBO is clearly lower.
 
     Examples:
         >>> import bbvi

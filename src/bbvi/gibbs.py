@@ -12,6 +12,7 @@ from jaxtyping import Array
 from bbvi.chains import Chains, Run, Schedule, drain
 from bbvi.check import check_blankets, check_padding
 from bbvi.colouring import by_latent, colour, cut, global_reads, local_reads, moves
+from bbvi.compiler import for_one_run
 from bbvi.conditionals import Arrays, Lanes, all_lanes, scopes
 from bbvi.counter import Key, fold, seed_key
 from bbvi.evaluate import draw_values
@@ -217,8 +218,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
             {name: coordinates(name, jnp.moveaxis(jnp.moveaxis(z[name], -1, 0), 1, -1)) for name in problem.locals},
         )
 
-    once: Any = {"compiler_options": {"xla_backend_optimization_level": 0}}
-    beta, z = jax.jit(globals_and_rows, **once)(params)
+    beta, z = jax.jit(globals_and_rows, **for_one_run())(params)
     z = {name: np.asarray(leaf) for name, leaf in z.items()}
     u = [beta]
     for scope, lane in zip(scene.scopes[1:], lanes[1:], strict=True):

@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self, console: Console, stages: list[tuple[str, float]]):
         self._console, self._stages, self._number = console, stages, 0
-        self._taken = self._guessed = self._kept = 0.0
+        self._taken = self._guessed = 0.0
         self._progress = Progress(
             TextColumn("{task.fields[number]}"), TextColumn("{task.description}"), BarColumn(bar_width=30), TaskProgressColumn(),
             TextColumn("{task.fields[left]}"), console=console, refresh_per_second=2,

@@ -8,7 +8,7 @@ import bbvi
 from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import BATCH_SIZE, Effort
 from bbvi.study.models import MODELS
-from bbvi.study.scores import averages, difference, draws_given, hold_out, lab_means, score
+from bbvi.study.scores import averages, difference, draws_given, hold_out, lab_means, own_average, score
 from bbvi.study.stages import Report, uninterrupted
 
 # what the paper found, as pairs of a better and a worse model
@@ -87,8 +87,7 @@ def recovery(data: DataSet, mean: dict[str, Any]) -> dict[str, Any]:
     errors: dict[str, list[np.ndarray]] = {"fitted": [], "averages": []}
     for i, labs in enumerate(train.labs):
         fitted = np.asarray(mean["x"][i]) @ np.asarray(mean["W"]).T + np.asarray(mean["o"][i])
-        seen = ~np.isnan(labs)
-        average = (np.where(seen, labs, 0).sum(0) + centre) / (seen.sum(0) + 1)
+        average = own_average(labs, ~np.isnan(labs), centre)
         assert train.truth is not None
         errors["fitted"].append(fitted - train.truth[i])
         errors["averages"].append(average - train.truth[i])

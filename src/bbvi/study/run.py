@@ -44,15 +44,15 @@ class Stage(NamedTuple):
 def run(plan: Plan, console: Console | None = None) -> Path:
     """Run what is not finished yet, then write the report; the path of the page."""
     console = Console() if console is None else console
-    effort, sets, folder = EFFORTS[plan.size], data_sets(plan), Path(plan.out)
-    sets = sets[: effort.num_data_sets]
+    effort, folder = EFFORTS[plan.size], Path(plan.out)
+    sets = data_sets(plan)[: effort.num_data_sets]
     for data in sets:
         console.print(facts_table(data))
     settings = [asdict(data.settings) for data in sets]
     stages = Stages(folder / "stages", fingerprint([plan.fingerprint(), effort._asdict(), settings]))
-    found = {}
-    with Clock(console, [(s.title, s.guess) for s in all_stages(plan, sets, effort)]) as clock:
-        for stage in all_stages(plan, sets, effort):
+    todo, found = all_stages(plan, sets, effort), {}
+    with Clock(console, [(stage.title, stage.guess) for stage in todo]) as clock:
+        for stage in todo:
             with clock.stage(kept=stages.finished(stage.name)) as share:
                 found[stage.name] = stages.run(stage.name, partial(timed, stage, share))
     results = collect(plan, sets, found, effort)
@@ -145,12 +145,12 @@ def _described(data: DataSet) -> dict[str, Any]:
 
 def facts_table(data: DataSet) -> Table:
     """A data set in a few lines."""
-    table = Table(title=data.patients.name, show_header=False, title_justify="left")
+    facts = Table(title=data.patients.name, show_header=False, title_justify="left")
     split = {"split": f"{len(data.train)} patients for training, {len(data.test)} for the test"}
     for label, value in (data.patients.facts() | split).items():
         if label != "data":
-            table.add_row(label, value)
-    return table
+            facts.add_row(label, value)
+    return facts
 
 
 def versions() -> dict[str, str]:

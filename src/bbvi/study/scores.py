@@ -93,7 +93,7 @@ def averages(train: Patients, test: HeldOut) -> dict[str, Any]:
     spread = np.sqrt(np.nanmean(np.concatenate([_left_out(labs, centre) for labs in train.labs]) ** 2, axis=0))
     log_likelihood, squares, counts = [], [], []
     for labs, kept, held in zip(test.patients.labs, test.kept, test.held, strict=True):
-        guess = (np.where(kept, labs, 0).sum(0) + centre) / (kept.sum(0) + 1)
+        guess = own_average(labs, kept, centre)
         density = stats.norm.logpdf(labs, guess, spread)
         log_likelihood.append(density[held].sum())
         squares.append(((labs - guess)[held] ** 2).sum())
@@ -106,6 +106,11 @@ def averages(train: Patients, test: HeldOut) -> dict[str, Any]:
         "per_patient_error": float(by_patient.std(ddof=1) / np.sqrt(len(num))), "mse": mse, "mse_error": mse_error,
         "by_patient": by_patient, "counts": num,
     }  # fmt: skip
+
+
+def own_average(labs: np.ndarray, seen: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """A patient's average of what is seen of each lab, drawn towards the centre as if by one more measurement."""
+    return (np.where(seen, labs, 0).sum(0) + centre) / (seen.sum(0) + 1)
 
 
 def _left_out(labs: np.ndarray, centre: np.ndarray) -> np.ndarray:

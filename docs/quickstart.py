@@ -62,7 +62,7 @@ print(posterior.elbo(1000))
 # this model, and this is the number that tells.
 
 # %%
-print(posterior.khat())
+print(posterior.khat(100_000))
 
 # %%
 posterior.plot()

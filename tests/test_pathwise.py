@@ -336,7 +336,9 @@ def test_a_numpyro_family_without_a_derivative_is_refused():
     class Unknown(dist.Normal):
         reparametrized_params = ["loc"]  # noqa: RUF012
 
-    with pytest.raises(ValueError, match=r"Pathwise: numpyro draws Unknown, the q of 'z'"):
+    with pytest.raises(
+        ValueError, match=r"Pathwise: the latent 'z' has a q, Unknown, that numpyro draws without a derivative"
+    ):
         one_step(lambda z, _: dist.Normal(0, 1).log_prob(z["z"]), z=bbvi.real(q=Unknown))
 
 
@@ -396,7 +398,7 @@ def test_the_slopes_of_a_smooth_function_are_its_derivatives(name):
 
     problem, data, groups = bind(bbvi.Model(log_joint, z=bbvi.positive(3)), None)
     u = jnp.asarray(np.random.default_rng(0).normal(0, 0.5, (3, 4)), jnp.float32)
-    slopes = Slopes(find_target(problem, data, groups), data, None)
+    slopes = Slopes(find_target(problem, data, groups), data, None, problem.globals)
     prior, _, found = jax.jit(lambda u: slopes(None, {"z": u}, 4))(u)
     values, truth = jax.vmap(jax.value_and_grad(total), in_axes=-1, out_axes=(0, -1))(u)
     np.testing.assert_allclose(prior, values, rtol=1e-4, atol=1e-5)

@@ -151,10 +151,10 @@ def evaluate(
             of_globals = of_globals + scale * (shares.log_p[name] + chosen)
         log_p[name] = _as_rows(of_globals, problem.shape(name), scene.rows[name], len(samples))
     local_elbo = 0.0 if shares is None else shares.elbo
-    fitted = [*(problem.globals if target.fit_globals else ()), *(problem.locals if batch is not None else ())]
+    fitted = target.fitted(batch is not None)
     if not rao_blackwell:
         # Eq. 3 needs the ELBO before any weight
-        log_qs = {name: _log_q_total(scene, name, u[name], on) for name in scene.rows}
+        log_qs = {name: total_log_q(scene, name, u[name], on) for name in scene.rows}
         elbo = elbo - sum(log_qs[name] for name in problem.globals)
         local_elbo = local_elbo - sum((log_qs[name] for name in problem.locals if name in log_qs), 0.0)
         whole = {name: elbo + (scale if name in problem.globals else 1.0) * local_elbo for name in scene.rows}
@@ -186,7 +186,7 @@ def evaluate(
             )
             floored = floored + moved
         else:
-            log_q_total = _log_q_total(scene, name, u[name], on)
+            log_q_total = total_log_q(scene, name, u[name], on)
         if rao_blackwell:
             share = scale if name in problem.locals else 1.0
             elbo = elbo - share * log_q_total
@@ -223,7 +223,8 @@ def drawn(
     return over_rows(tile, rows, scene.tiles[name], into=into)[1]
 
 
-def _log_q_total(scene: Scene, name: str, u: Array, on: Array) -> Float[Array, " samples"]:
+def total_log_q(scene: Scene, name: str, u: Array, on: Array) -> Float[Array, " samples"]:
+    """The sum of log q_i over the factors of a latent."""
     rows = scene.rows[name]
 
     def tile(rows: Rows, u: Array) -> tuple[Array, tuple[()]]:

@@ -40,6 +40,10 @@ class AbstractGradient(eqx.Module):
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
+    def evaluations(self, target: Target) -> int:
+        """How many evaluations of log p a draw costs, counted."""
+        return 1
+
     def room(self, target: Target, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
         """Memory that estimates hand on, from one to the next."""
         return None
@@ -158,7 +162,6 @@ def _zero_states(
     variate: AbstractControlVariate, target: Target, scene: Scene, batch: Batch | None, cut: Layout
 ) -> dict[str, Sums]:
     """Sums over no samples, for each latent that is fitted."""
-    fitted = [*(target.problem.globals if target.fit_globals else ()), *(target.problem.locals if batch else ())]
 
     def zero(rows: Rows) -> Sums:
         num = len(rows.elements)
@@ -169,7 +172,7 @@ def _zero_states(
         shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1], w, h, cut), weight, score)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    return {name: zero(scene.rows[name]) for name in fitted}
+    return {name: zero(scene.rows[name]) for name in target.fitted(batch is not None)}
 
 
 def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> Sums:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.counter import Address, Key
 from bbvi.draws import AbstractDraws, drawers, layout
-from bbvi.evaluate import Batch, Lambda, Places, Scene, drawn, num_floored, set_up
+from bbvi.evaluate import Batch, Lambda, Places, Scene, drawn, num_floored, set_up, total_log_q
 from bbvi.families import Params
 from bbvi.gradient import AbstractGradient, Estimate, in_shape
 from bbvi.rows import Rows, over_rows
@@ -48,8 +48,12 @@ class Pathwise(AbstractGradient):
     def check(self, draws):
         pass
 
+    def evaluations(self, target):
+        # a derivative in reverse costs about two values beside the value itself
+        return 3
+
     def estimate(self, target, params, data, batch, *, draws, key, room=None):
-        slopes = Slopes(target, data, batch)
+        slopes = Slopes(target, data, batch, target.fitted(batch is not None))
         cut = layout(draws, target.floats_per_draw)
         scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
 
@@ -97,12 +101,14 @@ def _chunk(
     elbo, of_groups, slope = slopes(places, u, num)
     scale = 1.0 if batch is None else problem.num_groups / len(batch.groups)
     elbo, floored = elbo + scale * of_groups, jnp.int32(0)
-    gradient, squares = {}, {}
+    gradient, squares, fitted = {}, {}, target.fitted(batch is not None)
     for name, rows in scene.rows.items():
-        (log_q, moved), found = over_rows(along.tile(name), rows, scene.tiles[name], u[name], slope[name])
-        elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
-        if name in problem.locals or target.fit_globals:
+        if name in fitted:
+            (log_q, moved), found = over_rows(along.tile(name), rows, scene.tiles[name], u[name], slope[name])
             (gradient[name], squares[name]), floored = found, floored + moved
+        else:
+            log_q = total_log_q(scene, name, u[name], run_time_true(key))
+        elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
     return Sums(gradient, squares, jnp.zeros(2), floored), elbo
 
 

@@ -33,6 +33,13 @@ class Target(NamedTuple):
     fit_globals: bool
     buckets: tuple[Bucket, ...] = ()
     axes: Mapping[str, str] = {}
+    #: the latents whose gradient is wanted, None for all
+    wanted: frozenset[str] | None = None
+
+    def fitted(self, with_groups: bool) -> list[str]:
+        """The latents whose gradient a step estimates, with a batch of groups or without."""
+        names = [*(self.problem.globals if self.fit_globals else ()), *(self.problem.locals if with_groups else ())]
+        return [name for name in names if self.wanted is None or name in self.wanted]
 
     @property
     def whole(self) -> Bucket:

@@ -25,16 +25,16 @@ class Effort(NamedTuple):
     """
 
     num_draws: int = 1000
-    train_steps: int = 400
+    train_steps: int = 300
     test_steps: int = 200
     test_draws: int = 200
-    seconds: float = 30.0
+    seconds: float = 25.0
     checkpoints: tuple[float, ...] = (0.03, 0.1, 0.25, 0.5, 1.0)
     seeds: int = 2
     test_sweeps: int = 5
     iterations: tuple[int, ...] = (1, 3, 10, 30, 100, 300)
-    repeats: int = 100
-    progress_seconds: float = 12.0
+    repeats: int = 60
+    progress_seconds: float = 10.0
     num_data_sets: int = 2
     more_curves: bool = True
 

@@ -11,7 +11,7 @@ from bbvi.study.models import MODELS
 from bbvi.study.simulate import NUM_PATIENTS
 from bbvi.study.stages import fingerprint
 
-SIZES = {"quick": 60, "default": 240, "full": NUM_PATIENTS}  # patients of the simulated cohort
+SIZES = {"quick": 60, "default": 200, "full": NUM_PATIENTS}  # patients of the simulated cohort
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
+from bbvi.auto import Auto
 from bbvi.control_variates import CrossFit, LeaveOneOut, PlugIn
 from bbvi.converged import Converged
 from bbvi.draws import MonteCarlo
@@ -24,7 +25,7 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "AllAtOnce", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
+    "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
     "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
     "metropolis_within_gibbs", "missing", "mixing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",

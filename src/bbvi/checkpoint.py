@@ -42,16 +42,21 @@ def _checksum(tree: Any) -> int:
     return checksum
 
 
-def save_checkpoint(path: Any, model: Any, settings: dict[str, Any], state: State, history: History) -> None:
-    """Write the state; the file at `path` is always a whole one."""
+def save_checkpoint(
+    path: Any, model: Any, settings: dict[str, Any], state: State, history: History, estimators: dict[str, str]
+) -> None:
+    """Write the state and the estimators in use; the file at `path` is always a whole one."""
     leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
     names = history[0].keys() if history else ()
     columns = {f"history/{name}": np.concatenate([record[name] for record in history]) for name in names}
-    write(path, "checkpoint", {"model": describe(model), "settings": settings}, leaves | columns)
+    header = {"model": describe(model), "settings": settings, "estimators": estimators}
+    write(path, "checkpoint", header, leaves | columns)
 
 
-def load_checkpoint(path: Any, model: Any, settings: dict[str, Any], like: State) -> tuple[State, History] | None:
-    """Read the state of an earlier run of the same call; None if there is none."""
+def load_checkpoint(
+    path: Any, model: Any, settings: dict[str, Any], like: State
+) -> tuple[State, History, dict[str, str]] | None:
+    """Read the state and the estimators of an earlier run of the same call; None if there is none."""
     if not os.path.exists(path):
         return None
     header, arrays = read(path, "checkpoint")
@@ -69,4 +74,4 @@ def load_checkpoint(path: Any, model: Any, settings: dict[str, Any], like: State
         if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
             raise ValueError(f"{path} belongs to a run with another optimizer or other stopping rules")
     state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
-    return state, [history] if history else []
+    return state, [history] if history else [], header["estimators"]

@@ -3,19 +3,23 @@
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.auto import AbstractChoice
 from bbvi.calls import OpaqueError
 from bbvi.check import raise_if_not_finite
 from bbvi.checkpoint import History, save_checkpoint
+from bbvi.converged import Converged
 from bbvi.counter import Key, fold
 from bbvi.evaluate import Lambda
+from bbvi.gradient import AbstractGradient
 from bbvi.groups import AbstractGroups, Stream
 from bbvi.interrupt import deferred_interrupt
+from bbvi.pilot import Pilot
 from bbvi.posterior import Posterior, own_lengths
 from bbvi.recheck import RECHECK_STEPS, Recheck, keeping_posterior
 from bbvi.step import Loop, State, own_copy
@@ -36,6 +40,28 @@ class Run(NamedTuple):
     groups: AbstractGroups | None
     key: Key
     recheck: Recheck | None
+    choosing: "Choosing | None" = None
+
+
+class Choosing(NamedTuple):
+    """The choice of estimators that is still to be made, and how to go on with another one."""
+
+    choice: AbstractChoice
+    loop_for: Callable[[AbstractGradient], Loop]
+
+    def settle(self, run: Run, state: State) -> Run:
+        """The same run with the estimators that were found best."""
+        loop = run.loop
+        noise = next(
+            (rule.noise(s) for rule, s in zip(loop.stops, state.stops, strict=True) if isinstance(rule, Converged)), {}
+        )
+        seen = {name: loop.draws.num * value for name, value in noise.items()}
+        pilot = Pilot(
+            loop.target, state.params, run.data, run.groups,
+            batch_size=loop.batch_size, key=run.key, seen=(loop.gradient, seen),
+        )  # fmt: skip
+        settled = self.choice.settled(pilot, loop.gradient)
+        return run._replace(loop=loop if settled is loop.gradient else self.loop_for(settled), choosing=None)
 
 
 def limits(stops: Sequence[AbstractStop]) -> tuple[int | None, float | None]:
@@ -60,6 +86,8 @@ def drain(
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
     steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
     while not stopped:
+        if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
+            run, first = run.choosing.settle(run, state), True
         room = _room(run, state, limit)
         before = time.monotonic()
         with deferred_interrupt() as interrupt:
@@ -76,7 +104,7 @@ def drain(
             steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
             first = False
             if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
-                save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
+                save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run))
                 saved = time.monotonic()
             stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupt.is_set() else "")
             if not stopped:
@@ -84,7 +112,7 @@ def drain(
         except KeyboardInterrupt:
             stopped = _why(run, state, stops, limit, seconds, began) or "interrupted"
     if checkpoint is not None and int(state.broken) < 0:
-        save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history)
+        save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run))
     fired = int(state.fired)
     converged = fired >= 0 and stops[fired].means_converged
     params = state.params
@@ -92,6 +120,10 @@ def drain(
         with _keeping_posterior(run, state, history, checkpoint):
             params = _final_params(run, state, stops[fired], state.stops[fired])
     yield _posterior(run, params, history, converged, stopped)
+
+
+def _estimators(run: Run) -> dict[str, str]:
+    return run.loop.gradient.named(run.loop.target)
 
 
 def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
@@ -104,6 +136,8 @@ def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndar
 def _room(run: Run, state: State, limit: int | None) -> int:
     """How many steps may follow before something has to be looked at."""
     room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+    if run.choosing is not None:
+        room = min(room, run.choosing.choice.pilot_steps - int(state.step))
     return room if run.recheck is None else min(room, RECHECK_STEPS - int(state.step) % RECHECK_STEPS)
 
 
@@ -116,7 +150,8 @@ def _after_opaque(run: Run, state: State, history: History, checkpoint: Any, set
             problem.raise_failure()
         except OpaqueError:
             if checkpoint is not None:
-                save_checkpoint(checkpoint, problem.model, settings, state._replace(broken=jnp.int32(-1)), history)
+                good = state._replace(broken=jnp.int32(-1))
+                save_checkpoint(checkpoint, problem.model, settings, good, history, _estimators(run))
             raise
         if int(state.broken) < 0 and int(state.step) % RECHECK_STEPS == 0:
             run.recheck(state.params, int(state.step))
@@ -200,5 +235,5 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
 def _posterior(run: Run, params: Any, history: History, converged: bool, stopped: str) -> Posterior:
     return Posterior(
         run.loop.target.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
-        history=history, converged=converged, stopped=stopped,
+        history=history, converged=converged, stopped=stopped, estimators=_estimators(run),
     )  # fmt: skip

@@ -12,11 +12,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from bbvi.stop import AbstractAveragingStop
 
 _POWER = 3.0
+_OFTEN = 20
 
 
 class Averages(NamedTuple):
@@ -87,6 +89,22 @@ class Converged(AbstractAveragingStop):
                 done &= distance <= self.tolerance**2 * scale
             new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.groups].set(rows), state.rows, batch)
         return State(steps, new_globals, new_rows, rows_distance), done
+
+    def noise(self, state: State) -> dict[str, float]:
+        """The variance of each latent's gradient in units of the Fisher information, where enough steps were seen."""
+        out = {}
+        for averages in (state.globals, state.rows):
+            often = np.asarray(averages.steps) >= _OFTEN
+            for name in averages.params if often.any() else ():
+                ratios = []
+                for p in averages.params[name]:
+                    mean, square, fisher = (
+                        np.asarray(part[name][p])[often]
+                        for part in (averages.gradient, averages.square, averages.fisher)
+                    )
+                    ratios.append(((square - mean**2)[fisher > 0] / fisher[fisher > 0]).ravel())
+                out[name] = float(sum(ratio.mean() if ratio.size else 0.0 for ratio in ratios))
+        return out
 
     def average(self, state, params):
         def rows(mean, last):

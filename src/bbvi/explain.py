@@ -69,9 +69,11 @@ class Explanation:
         shares: dict[str, float],
         lost: list[Lost],
         title: str,
+        estimators: dict[str, str],
     ):
         self.problem, self.shapes, self.readings = problem, shapes, readings
         self.lines, self.shares, self.lost, self.title = lines, shares, lost, title
+        self.estimators = estimators
 
     @property
     def factors(self) -> list[str]:
@@ -121,14 +123,16 @@ class Explanation:
 
     def _latent_rows(self) -> list[list[str]]:
         total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
-        rows = [["latent", "shape", "q", f"blanket, of {total:,} factors"]]
+        columns = ["latent", "shape", "q", f"blanket, of {total:,} factors"]
+        rows = [[*columns, "gradient"] if self.estimators else columns]
         for name, latent in self.problem.latents.items():
             shape = self.problem.shape(name)
             counts = np.zeros(int(np.prod(shape)), int)
             for readings in self.readings.values():
                 if name in readings:
                     counts = counts + readings[name].per_latent()
-            rows.append([name, str(shape + latent.event), type(latent.family).__name__, _span(counts)])
+            row = [name, str(shape + latent.event), type(latent.family).__name__, _span(counts)]
+            rows.append([*row, self.estimators.get(name, "held")] if self.estimators else row)
         return rows
 
     def _warnings(self) -> list[str]:
@@ -144,7 +148,8 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     """Show the factors of a log joint, which latents each reads, and where precision was lost.
 
     Of a hierarchical model, one group's factors are shown. The last column is each array's share of the variance of
-    log p under q: the posterior's, or the starting q's.
+    log p under q: the posterior's, or the starting q's. With a posterior, the estimator of each latent's gradient is
+    shown.
 
     Examples:
         >>> import bbvi, jax.numpy as jnp, numpyro.distributions as dist
@@ -177,7 +182,16 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
     num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
     title = f"{num:,} factors, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
-    return Explanation(problem, shapes, readings, lines=lines, shares=shares, lost=lost, title=title)
+    return Explanation(
+        problem,
+        shapes,
+        readings,
+        lines=lines,
+        shares=shares,
+        lost=lost,
+        title=title,
+        estimators={} if posterior is None else posterior.estimators,
+    )
 
 
 def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:

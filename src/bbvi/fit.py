@@ -8,10 +8,11 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
+from bbvi.auto import AbstractChoice
 from bbvi.batches import check_batch_size
 from bbvi.check import check_blankets, check_padding
 from bbvi.checkpoint import History, fingerprint, load_checkpoint
-from bbvi.chunks import Run, drain, limits
+from bbvi.chunks import Choosing, Run, drain, limits
 from bbvi.compiled import compiled
 from bbvi.converged import Converged
 from bbvi.counter import seed_key
@@ -20,10 +21,12 @@ from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import Cohort, Stream
 from bbvi.model import AnyModel, Model, bind
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
+from bbvi.pilot import Pilot
 from bbvi.posterior import Posterior
 from bbvi.progress import progress_bar
 from bbvi.recheck import Recheck
 from bbvi.start import starting_params, warm_start
+from bbvi.step import Loop
 from bbvi.stop import AbstractStop, Budget
 from bbvi.target import find_target
 
@@ -35,7 +38,7 @@ def fit(
     model: AnyModel,
     data: Any = None,
     *,
-    gradient: AbstractGradient | None = None,
+    gradient: AbstractGradient | AbstractChoice | None = None,
     draws: AbstractDraws | None = None,
     optimizer: optax.GradientTransformation | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
@@ -93,7 +96,7 @@ def iterate(
     model: AnyModel,
     data: Any = None,
     *,
-    gradient: AbstractGradient | None = None,
+    gradient: AbstractGradient | AbstractChoice | None = None,
     draws: AbstractDraws | None = None,
     optimizer: optax.GradientTransformation | None = None,
     stop: AbstractStop | Sequence[AbstractStop] | None = None,
@@ -138,14 +141,17 @@ def iterate(
         )
         earlier = load_checkpoint(checkpoint, model, settings, state)
         if earlier is not None:
-            state, history = earlier
+            state, history, estimators = earlier
+            if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
+                loop = run.choosing.loop_for(run.choosing.choice.again(estimators))
+                run = run._replace(loop=loop, choosing=None)
     yield from drain(run, state, history, stops, checkpoint, checkpoint_seconds, settings)
 
 
 def _prepare(
     model: AnyModel,
     data: Any,
-    gradient: AbstractGradient,
+    gradient: AbstractGradient | AbstractChoice,
     draws: AbstractDraws,
     optimizer: optax.GradientTransformation,
     stops: Sequence[AbstractStop],
@@ -178,9 +184,15 @@ def _prepare(
         check_padding(problem, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
-    loop = compiled(target, flat, gradient, draws, optimizer, stops, batch_size=size, capacity=capacity)
+
+    def loop_for(estimator: AbstractGradient) -> Loop:
+        return compiled(target, flat, estimator, draws, optimizer, stops, batch_size=size, capacity=capacity)
+
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    return Run(loop, params, flat, groups, key, recheck)
+    if not isinstance(gradient, AbstractChoice):
+        return Run(loop_for(gradient), params, flat, groups, key, recheck)
+    first = gradient.first(Pilot(target, params, flat, groups, batch_size=size, key=key))
+    return Run(loop_for(first), params, flat, groups, key, recheck, Choosing(gradient, loop_for))
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
@@ -198,7 +210,7 @@ def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[Abstract
 
 
 def _check_slots(gradient: Any, draws: Any) -> None:
-    if not isinstance(gradient, AbstractGradient):
+    if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
         raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
     if not isinstance(draws, AbstractDraws):
         raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")

@@ -40,6 +40,10 @@ class AbstractGradient(eqx.Module):
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
+    def named(self, target: Target) -> dict[str, str]:
+        """The estimator of each latent, in words."""
+        return {name: repr(self) for name in target.fitted(with_groups=True)}
+
     def evaluations(self, target: Target) -> int:
         """How many evaluations of log p a draw costs, counted."""
         return 1

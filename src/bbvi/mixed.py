@@ -23,6 +23,10 @@ class Mixed(AbstractGradient):
         for _, gradient in self.choice:
             gradient.check(draws)
 
+    def named(self, target):
+        fitted = target.fitted(with_groups=True)
+        return {name: repr(gradient) for name, gradient in self.choice if name in fitted}
+
     def evaluations(self, target):
         return sum(gradient.evaluations(part) for gradient, part in self._parts(target))
 

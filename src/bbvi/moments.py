@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bbvi.auto import AbstractChoice
 from bbvi.batches import check_batch_size
 from bbvi.compiled import compiled
 from bbvi.compiler import for_many_runs
@@ -20,6 +21,7 @@ from bbvi.gradient import AbstractGradient, Estimate, Score
 from bbvi.groups import ArrayGroups, Stream
 from bbvi.model import AnyModel, bind
 from bbvi.optimizers import adagrad
+from bbvi.pilot import Pilot
 from bbvi.posterior import Posterior
 from bbvi.step import Loop
 from bbvi.target import find_target
@@ -38,7 +40,7 @@ def gradient_moments(
     data: Any,
     posterior: Posterior,
     *,
-    gradient: AbstractGradient | None = None,
+    gradient: AbstractGradient | AbstractChoice | None = None,
     draws: AbstractDraws | None = None,
     repeats: int = 1000,
     batch_size: int | None = None,
@@ -65,8 +67,11 @@ def gradient_moments(
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
     target = find_target(problem, flat, groups)
-    loop = compiled(target, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
     params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
+    if isinstance(gradient, AbstractChoice):
+        pilot = Pilot(target, params, flat, groups, batch_size=size, key=seed_key(seed))
+        gradient = gradient.settled(pilot, gradient.first(pilot))
+    loop = compiled(target, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
     mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
     jax.block_until_ready(spread)
     problem.raise_failure()

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ class Posterior:
         model: the model it belongs to.
         converged: True only if a convergence rule stopped the fit.
         stopped: why the fit stopped, in words.
+        estimators: the estimator of each latent's gradient.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -56,11 +57,12 @@ class Posterior:
         history: Sequence[dict[str, np.ndarray]] = (),
         converged: bool = False,
         stopped: str = "",
+        estimators: Mapping[str, str] | None = None,
     ):
         self._problem, self._params, self._data, self._groups = problem, params, data, groups
         self._lengths, self._records, self._without_data = lengths or {}, list(history), without_data
         self.model: AnyModel = problem.model
-        self.converged, self.stopped = converged, stopped
+        self.converged, self.stopped, self.estimators = converged, stopped, dict(estimators or {})
 
     def __repr__(self) -> str:
         verdict = "converged" if self.converged else "not converged"
@@ -81,10 +83,15 @@ class Posterior:
 
     @functools.cached_property
     def history(self) -> pd.DataFrame:
-        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, seconds."""
+        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, seconds.
+
+        `history.attrs["estimators"]` names the estimator of each latent's gradient.
+        """
         names = ("elbo", "elbo_error", "change", "floored", "seconds")
         columns = {n: np.concatenate([r[n] for r in self._records] or [np.zeros(0)]) for n in names}
-        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
+        table = pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
+        table.attrs["estimators"] = self.estimators
+        return table
 
     def replace(self, params: Lambda) -> "Posterior":
         """The same q at another lambda; `log_prob` is differentiable in it."""
@@ -95,6 +102,7 @@ class Posterior:
         return Posterior(
             self._problem, new, data=self._data, groups=self._groups, lengths=self._lengths,
             without_data=self._without_data, history=self._records, converged=self.converged, stopped=self.stopped,
+            estimators=self.estimators,
         )  # fmt: skip
 
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
@@ -204,7 +212,7 @@ class Posterior:
         arrays = {"params": self._params, "lengths": self._lengths, "history": dict(self.history)}
         header = {
             "model": describe(self.model), "num_groups": self.num_groups, "padded": self._problem.lengths,
-            "converged": self.converged, "stopped": self.stopped,
+            "converged": self.converged, "stopped": self.stopped, "estimators": self.estimators,
             "has_data": self._without_data or self._data is not None or self._groups is not None,
         }  # fmt: skip
         write(path, "posterior", header, flatten(arrays))
@@ -352,6 +360,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
         without_data=header["has_data"] and data is None, converged=header["converged"], stopped=header["stopped"],
+        estimators=header["estimators"],
     )  # fmt: skip
 
 

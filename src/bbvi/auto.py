@@ -1,0 +1,99 @@
+"""Which estimator for which latent: by what is valid, and by variance times cost, measured in a short pilot.
+
+A latent that is drawn along a smooth path into a log joint that does not jump may take the pathwise gradient; values
+of log p alone do for all others. The first steps of a fit are the pilot. Where the pathwise gradient is found noisy
+there, the score function is tried at the lambda that was reached, and the one with the smaller product of measured
+variance and counted evaluations of log p is taken.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Protocol
+
+import equinox as eqx
+
+from bbvi.draws import AbstractDraws
+from bbvi.gradient import AbstractGradient, Score
+from bbvi.mixed import Mixed
+from bbvi.pathwise import Pathwise
+from bbvi.target import Target
+
+#: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
+_QUIET = 0.1
+
+
+class Pilot(Protocol):
+    """What a choice may look at: the latents that are fitted, which of them are smooth, the noise of an estimator."""
+
+    target: Target
+
+    @property
+    def fitted(self) -> list[str]:
+        """The latents to choose for."""
+
+    @property
+    def smooth(self) -> frozenset[str]:
+        """The latents that have a pathwise gradient."""
+
+    def noise(self, gradient: AbstractGradient, names: Collection[str]) -> Mapping[str, float]:
+        """The variance of these latents' gradients from one draw, in units of the Fisher information."""
+
+
+class AbstractChoice(eqx.Module):
+    """A rule that chooses estimators, once for the first steps of a fit and once after them."""
+
+    #: how many steps the first choice makes
+    pilot_steps: ClassVar[int] = 100
+
+    @abstractmethod
+    def check(self, draws: AbstractDraws) -> None:
+        """Refuse draws that an estimator it may choose cannot work with."""
+
+    @abstractmethod
+    def first(self, pilot: Pilot) -> AbstractGradient:
+        """The estimator of the first steps, by what is valid."""
+
+    @abstractmethod
+    def again(self, estimators: Mapping[str, str]) -> AbstractGradient:
+        """The estimator that is called so by `AbstractGradient.named`."""
+
+    @abstractmethod
+    def settled(self, pilot: Pilot, first: AbstractGradient) -> AbstractGradient:
+        """The estimator of all other steps; the same object if the first choice was right."""
+
+
+class Auto(AbstractChoice):
+    """The best valid estimator for each latent, by variance times cost, measured after the first steps.
+
+    Latents with smooth draws and a log joint that does not jump in them may follow their paths, all others take the
+    score function. `posterior.estimators` and `bbvi.explain(..., posterior)` say what was chosen.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(3, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> bbvi.fit(model, gradient=bbvi.Auto()).estimators
+        {'mu': 'Pathwise()'}
+    """
+
+    def check(self, draws):
+        Score().check(draws)
+
+    def first(self, pilot):
+        return Mixed(tuple((name, Pathwise() if name in pilot.smooth else Score()) for name in pilot.fitted))
+
+    def again(self, estimators):
+        known = {repr(gradient): gradient for gradient in (Score(), Pathwise())}
+        return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
+
+    def settled(self, pilot, first):
+        smooth = [name for name, gradient in first.choice if gradient == Pathwise()]
+        along = pilot.noise(first, smooth)
+        noisy = [name for name in smooth if along[name] > _QUIET]
+        if not noisy:
+            return first
+        by_score = pilot.noise(Score(), noisy)
+        cost = {gradient: gradient.evaluations(pilot.target) for gradient in (Pathwise(), Score())}
+        worse = [name for name in noisy if by_score[name] * cost[Score()] < along[name] * cost[Pathwise()]]
+        if not worse:
+            return first
+        return Mixed(tuple((name, Score() if name in worse else gradient) for name, gradient in first.choice))

@@ -135,7 +135,9 @@ def check_sequence(where: str, eta: float, power: float, delay: float) -> None:
     check_positive(where, "eta", eta)
     check_positive(where, "delay", delay)
     if not 0.5 < power <= 1:
-        raise ValueError(f"{where}: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}")
+        raise ValueError(
+            f"{where}: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
+        )
 
 
 def check_positive(where: str, name: str, value: float) -> None:

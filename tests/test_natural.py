@@ -111,6 +111,15 @@ def test_natural_gradient_of_a_dirichlet_keeps_its_digits_in_single_precision(k,
     np.testing.assert_allclose(back["concentration"], params["concentration"], rtol=1e-5, atol=1e-6)
 
 
+# ---- one step of the transformation ------------------------------------------------------------------------
+
+
+def stepped(family, params, gradient, optimizer):
+    params, gradient = ({"z": jax.tree.map(jnp.float32, tree)} for tree in (params, gradient))
+    new, state = ascend(optimizer, gradient, optimizer.init(params), params, {"z": family})
+    return new["z"], state
+
+
 # ---- conjugate models: one step of size 1 -------------------------------------------------------------------
 
 _rng = np.random.default_rng(0)
@@ -195,26 +204,26 @@ def natural_parameters(family, params):
     [normal_gamma, gamma_poisson, gamma_e_poisson, dirichlet_categorical, beta_bernoulli, mixture_label],
 )
 def test_a_step_of_size_one_is_the_coordinate_update_of_a_conjugate_model(case):
-    """Natural parameters are linear in the gradient, so their mean over steps has no bias to hide behind."""
+    """Natural parameters are linear in the gradient, so that its standard errors become theirs."""
     model, y, exact = case()
     start = bbvi.fit(model, y, stop=bbvi.Budget(steps=0))
-    settings = {"optimizer": bbvi.natural(1.0, reach=1e6), "draws": bbvi.MonteCarlo(5000), "stop": bbvi.Budget(steps=1)}
-    steps = [bbvi.fit(model, y, seed=seed, start=start, **settings) for seed in range(20)]
+    moments = bbvi.gradient_moments(model, y, start, draws=bbvi.MonteCarlo(2000), repeats=200)
     for name, expected in exact.items():
-        family = model.globals[name].family
-        found = np.stack([natural_parameters(family, step.params[name]) for step in steps])
-        error = found.std(0, ddof=1) / np.sqrt(len(steps))
-        assert np.all(np.abs(found.mean(0) - expected) < 4 * error)
-        assert np.all(error < 0.02 * np.abs(expected).max())
+        family, params = model.globals[name].family, start.params[name]
+        mean, shaped = ravel_pytree(moments.mean[name])
+
+        def end(gradient, family=family, params=params, shaped=shaped):
+            new, state = stepped(family, params, shaped(gradient), bbvi.natural(1.0, reach=1e6))
+            assert int(state.shortened) == 0
+            return natural_parameters(family, new)
+
+        found, errors = end(mean), ravel_pytree(moments.standard_error[name])[0]
+        error = sum(np.abs(end(mean + move) - found) for move in jnp.diag(errors))
+        assert np.all(np.abs(found - expected) < 4 * error)
+        assert np.all(error < 0.01 * np.abs(expected).max())
 
 
-# ---- the transformation -------------------------------------------------------------------------------------
-
-
-def stepped(family, params, gradient, optimizer):
-    params, gradient = ({"z": jax.tree.map(jnp.float32, tree)} for tree in (params, gradient))
-    new, state = ascend(optimizer, gradient, optimizer.init(params), params, {"z": family})
-    return new["z"], state
+# ---- its limits ---------------------------------------------------------------------------------------------
 
 
 def test_a_step_out_of_the_domain_is_halved_until_inside_and_counted():

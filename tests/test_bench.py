@@ -24,6 +24,13 @@ def test_the_benchmark_of_rao_blackwellization_runs():
     assert all(any(character.isdigit() for character in line) for line in lines)
 
 
+def test_natural_gradients_need_a_tenth_of_the_steps_of_adagrad():
+    command = [sys.executable, str(ROOT / "benchmarks" / "natural.py"), "--quick", "batches"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    ratios = [float(line.split()[-1]) for line in done.stdout.splitlines()[1:]]
+    assert len(ratios) == 3 and min(ratios) >= 10
+
+
 def test_the_yardstick_runs():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick.py"), "--quick", "--steps", "2", "--calls", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bbvi.special import digamma, lgamma, quick_log
+from bbvi.special import digamma, lgamma, quick_log, trigamma_excess
 
 BOUND = 1e-6
 TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.float32(1e30))
@@ -107,3 +107,13 @@ def test_quick_log_is_as_exact_as_log():
     rng = np.random.default_rng(1)
     x = np.concatenate([np.exp(rng.uniform(-87, 88, 200_000)), rng.uniform(0.5, 2, 200_000), [1.0]]).astype(np.float32)
     np.testing.assert_allclose(quick_log(jnp.asarray(x)), np.log(x.astype(np.float64)), rtol=3e-7, atol=1e-12)
+
+
+def test_trigamma_excess_keeps_its_digits_where_it_is_small():
+    """Its own series in double precision is the truth from 30 on, where the difference has lost too many digits."""
+    x = np.exp(np.random.default_rng(2).uniform(np.log(TINY * 1.01), np.log(HUGE), 200_000)).astype(np.float32)
+    x64 = x.astype(np.float64)
+    small, v = np.minimum(x64, 30), 1 / np.maximum(x64, 30)
+    difference = small * scipy.special.polygamma(1, small) - 1
+    series = v / 2 + v**2 / 6 - v**4 / 30 + v**6 / 42
+    np.testing.assert_allclose(trigamma_excess(jnp.asarray(x)), np.where(x64 < 30, difference, series), rtol=2e-6)

@@ -15,6 +15,7 @@ from bbvi.metropolis import AllAtOnce, Coordinatewise
 from bbvi.mixing import mixing
 from bbvi.model import HierarchicalModel, Model
 from bbvi.moments import gradient_moments
+from bbvi.natural import natural
 from bbvi.opaque import opaque
 from bbvi.optimizers import adagrad, robbins_monro
 from bbvi.pathwise import Pathwise
@@ -28,6 +29,6 @@ __all__ = [
     "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
     "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
-    "metropolis_within_gibbs", "missing", "mixing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
+    "metropolis_within_gibbs", "missing", "mixing", "natural", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
     "real", "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

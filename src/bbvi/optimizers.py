@@ -29,7 +29,7 @@ def adagrad(eta: float = 1.0) -> optax.GradientTransformation:
         >>> updates  # the first step is eta, whatever the size of the gradient
         Array([0.5], dtype=float32)
     """
-    _positive("adagrad", "eta", eta)
+    check_positive("adagrad", "eta", eta)
     return _adagrad(float(eta))
 
 
@@ -48,12 +48,7 @@ def robbins_monro(eta: float = 0.1, *, power: float = 0.75, delay: float = 1.0) 
         ...
         ValueError: robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got 0.4
     """
-    _positive("robbins_monro", "eta", eta)
-    _positive("robbins_monro", "delay", delay)
-    if not 0.5 < power <= 1:
-        raise ValueError(
-            f"robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
-        )
+    check_sequence("robbins_monro", eta, power, delay)
     return _robbins_monro(float(eta), float(power), float(delay))
 
 
@@ -135,6 +130,17 @@ def _random(families: Families, num_rows: int, generator: np.random.Generator) -
     }
 
 
-def _positive(where: str, name: str, value: float) -> None:
+def check_sequence(where: str, eta: float, power: float, delay: float) -> None:
+    """Refuse what makes eta (t + delay)^-power no Robbins-Monro sequence."""
+    check_positive(where, "eta", eta)
+    check_positive(where, "delay", delay)
+    if not 0.5 < power <= 1:
+        raise ValueError(
+            f"{where}: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
+        )
+
+
+def check_positive(where: str, name: str, value: float) -> None:
+    """Refuse a number that is not positive."""
     if not value > 0:
         raise ValueError(f"{where}: {name} must be positive, got {value}")

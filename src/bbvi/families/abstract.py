@@ -7,12 +7,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
 
 from bbvi.counter import Address
 
 Params = dict[str, Array]
+
+_FISHER_DRAWS = 64
+_RIDGE = 1e-3  # of correlations: parameters that say the same, or more of them than draws
 
 
 class Parameter(eqx.Module):
@@ -91,6 +95,17 @@ class AbstractFamily(eqx.Module):
     def quantile(self, params: Params, p: float) -> np.ndarray | None:
         """Marginal quantile, as `moments`."""
 
+    def natural_gradient(self, params: Params, gradient: Params) -> Params:
+        """F^-1 gradient, F the Fisher information of lambda_i (Amari 1998); unless overridden from scores of fixed draws."""
+        return _by_scores(self, params, gradient)
+
+    def along(self, params: Params, direction: Params) -> Params:
+        """Where a step that leaves lambda_i in this direction ends, straight in the natural parameters of q_i.
+
+        Not finite where they have left their domain. Without natural parameters other than lambda_i the sum of both.
+        """
+        return {name: params[name] + direction[name] for name in params}
+
 
 def constrain(family: AbstractFamily, params: Params) -> dict[str, Array]:
     """The family's own parameters from unconstrained lambda."""
@@ -100,6 +115,21 @@ def constrain(family: AbstractFamily, params: Params) -> dict[str, Array]:
 def score(family: AbstractFamily, params: Params, coordinates: Array) -> tuple[Array, Params]:
     """log q_i and its gradient in lambda_i, the score function, for every family at once."""
     return jax.value_and_grad(family.log_prob)(params, coordinates)
+
+
+def _by_scores(family: AbstractFamily, params: Params, gradient: Params) -> Params:
+    flat, shaped = ravel_pytree(gradient)
+
+    def one(sample: Array) -> Array:
+        address = Address(jnp.zeros(2, jnp.uint32), jnp.uint32(0), jnp.uint32(0), sample)
+        return ravel_pytree(score(family, params, family.sample(params, address))[1])[0]
+
+    num = max(_FISHER_DRAWS, 4 * flat.size)
+    scores = jax.vmap(one)(jnp.arange(num, dtype=jnp.uint32))
+    size = jnp.sqrt((scores**2).mean(0))
+    size = jnp.where(size > 0, size, 1)
+    correlation = (scores / size).T @ (scores / size) / num
+    return shaped(jnp.linalg.solve(correlation + _RIDGE * jnp.eye(flat.size), flat / size) / size)
 
 
 def smallest(x: Array) -> Any:

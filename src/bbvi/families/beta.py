@@ -1,10 +1,12 @@
 """Beta and Dirichlet, by their means and total concentrations."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jax.nn import sigmoid, softplus
+from jax.nn import log_sigmoid, sigmoid, softplus
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 from numpyro.distributions import constraints
@@ -12,7 +14,7 @@ from numpyro.distributions import constraints
 from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
 from bbvi.samplers import log_gamma
-from bbvi.special import lgamma
+from bbvi.special import lgamma, trigamma_excess
 
 
 class Beta(AbstractFamily):
@@ -57,6 +59,19 @@ class Beta(AbstractFamily):
         a, b = self._both(params)
         normaliser = lgamma(a + b) - lgamma(a) - lgamma(b)
         return normaliser - (a - 1) * softplus(-coordinates) - (b - 1) * softplus(coordinates)
+
+    def _log_both(self, params: Params) -> Array:
+        return params["concentration"] + log_sigmoid(jnp.stack([params["mean"], -params["mean"]]))
+
+    def _from_log(self, log_both: Array) -> Params:
+        return {"concentration": logsumexp(log_both), "mean": log_both[0] - log_both[1]}
+
+    def natural_gradient(self, params, gradient):
+        return _natural_gradient(self._log_both(params), self._from_log, gradient)
+
+    def along(self, params, direction):
+        log_both, relative = jax.jvp(self._log_both, (params,), (direction,))
+        return self._from_log(log_both + jnp.log1p(relative))
 
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
@@ -121,6 +136,26 @@ class Dirichlet(AbstractFamily):
         a = self._concentrations(params)
         return ((a - 1) * coordinates - lgamma(a)).sum() + lgamma(a.sum())
 
+    def _log_concentrations(self, params: Params) -> Array:
+        # logits of the share that each category takes of what the ones before have left
+        logits = params["mean"] - self._left()
+        left = jnp.concatenate([jnp.zeros(1), jnp.cumsum(log_sigmoid(-logits))])
+        return params["concentration"] + left + jnp.concatenate([log_sigmoid(logits), jnp.zeros(1)])
+
+    def _from_log(self, log_concentrations: Array) -> Params:
+        after = jax.lax.cumlogsumexp(log_concentrations, reverse=True)
+        return {"concentration": after[0], "mean": log_concentrations[:-1] - after[1:] + self._left()}
+
+    def _left(self) -> np.ndarray:
+        return np.log(np.arange(self.k - 1, 0, -1))
+
+    def natural_gradient(self, params, gradient):
+        return _natural_gradient(self._log_concentrations(params), self._from_log, gradient)
+
+    def along(self, params, direction):
+        log_concentrations, relative = jax.jvp(self._log_concentrations, (params,), (direction,))
+        return self._from_log(log_concentrations + jnp.log1p(relative))
+
     def centred(self, value):
         return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
 
@@ -132,3 +167,18 @@ class Dirichlet(AbstractFamily):
     def quantile(self, params, p):
         a = np.asarray(self._concentrations(params), np.float64)
         return scipy.stats.beta(a, a.sum(-1, keepdims=True) - a).ppf(p)
+
+
+def _natural_gradient(log_concentrations: Array, from_log: Callable[[Array], Params], gradient: Params) -> Params:
+    """In log a the Fisher information is diag(a**2 trigamma(a)) - trigamma(s) a a^T, s the total of a."""
+    _, to_log = jax.vjp(from_log, log_concentrations)
+    (slope,) = to_log(gradient)
+    a = jnp.maximum(jnp.exp(log_concentrations), smallest(log_concentrations))
+    total = a.sum()
+    excess, excess_of_total = trigamma_excess(a), trigamma_excess(total)
+    # Sherman and Morrison's formula, with differences of large numbers taken beforehand
+    share = a / total / (1 + excess)
+    left = (share * (excess - excess_of_total)).sum()
+    along = gradient["concentration"] - (slope * (excess / (1 + excess))).sum()
+    relative = (slope / a + along * (1 + excess_of_total) / total / left) / (1 + excess)
+    return jax.jvp(from_log, (log_concentrations,), (relative,))[1]

@@ -9,7 +9,7 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from bbvi.counter import Address
-from bbvi.families.abstract import AbstractFamily, Parameter, constrain
+from bbvi.families.abstract import AbstractFamily, Parameter, constrain, smallest
 
 
 class Bernoulli(AbstractFamily):
@@ -41,6 +41,10 @@ class Bernoulli(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         return -softplus(jnp.where(coordinates == 1, -1, 1) * params["logits"])
+
+    def natural_gradient(self, params, gradient):
+        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
+        return {"logits": gradient["logits"] / jnp.maximum(variance, smallest(variance))}
 
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, -2.0)}
@@ -87,6 +91,12 @@ class Categorical(AbstractFamily):
         picked = jnp.arange(self.k) == coordinates
         return jnp.where(picked, log_softmax(params["logits"]), 0).sum()
 
+    def natural_gradient(self, params, gradient):
+        p = jax.nn.softmax(params["logits"])
+        direction = gradient["logits"] / jnp.maximum(p, smallest(p))
+        # F is blind to a shift of all logits: their mean stays
+        return {"logits": direction - direction.mean()}
+
     def centred(self, value):
         return {"logits": jnp.where(jnp.arange(self.k) == value[..., None], 2.0, 0.0)}
 
@@ -126,6 +136,9 @@ class Poisson(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         return coordinates * params["rate"] - jnp.exp(params["rate"]) - gammaln(coordinates + 1.0)
+
+    def natural_gradient(self, params, gradient):
+        return {"rate": gradient["rate"] * jnp.exp(-params["rate"])}
 
     def centred(self, value):
         return {"rate": jnp.maximum(value, 0.5)}

@@ -10,7 +10,7 @@ from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
 from bbvi.marks import mark
 from bbvi.samplers import log_gamma
-from bbvi.special import lgamma
+from bbvi.special import lgamma, trigamma_excess
 
 
 def _gamma_log_prob(log_concentration: Array, log_mean: Array, log_z: Array) -> Array:
@@ -60,6 +60,16 @@ class Gamma(AbstractFamily):
     def log_prob(self, params, coordinates):
         return _gamma_log_prob(params["concentration"], params["mean"], coordinates)
 
+    def natural_gradient(self, params, gradient):
+        a = jnp.maximum(jnp.exp(params["concentration"]), smallest(params["concentration"]))
+        return {"concentration": gradient["concentration"] / (a * trigamma_excess(a)), "mean": gradient["mean"] / a}
+
+    def along(self, params, direction):
+        # straight in concentration and rate: the logarithms of their ratios, new to old
+        concentration = jnp.log1p(direction["concentration"])
+        rate = jnp.log1p(direction["concentration"] - direction["mean"])
+        return {"concentration": params["concentration"] + concentration, "mean": params["mean"] + concentration - rate}
+
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
 
@@ -108,6 +118,14 @@ class GammaByVariance(AbstractFamily):
     def log_prob(self, params, coordinates):
         return Gamma().log_prob(_by_concentration(params), coordinates)
 
+    def natural_gradient(self, params, gradient):
+        # the gradient in log concentration and log mean, and back
+        there = {"concentration": -gradient["variance"], "mean": gradient["mean"] + 2 * gradient["variance"]}
+        return _by_variance(Gamma().natural_gradient(_by_concentration(params), there))
+
+    def along(self, params, direction):
+        return _by_variance(Gamma().along(_by_concentration(params), _by_concentration(direction)))
+
     def centred(self, value):
         return {"mean": value, "variance": value**2 / 4}
 
@@ -120,3 +138,7 @@ class GammaByVariance(AbstractFamily):
 
 def _by_concentration(params: Params) -> Params:
     return {"mean": params["mean"], "concentration": 2 * params["mean"] - params["variance"]}
+
+
+def _by_variance(params: Params) -> Params:
+    return {"mean": params["mean"], "variance": 2 * params["mean"] - params["concentration"]}

@@ -24,6 +24,17 @@ def _normal_log_prob(params: Params, u: Array) -> Array:
     return -0.5 * ((u - params["loc"]) * jnp.exp(-params["scale"])) ** 2 - params["scale"] - _HALF_LOG_TWO_PI
 
 
+def _normal_natural_gradient(params: Params, gradient: Params) -> Params:
+    # F is diagonal: exp(-2 scale) and 2
+    return {"loc": jnp.exp(2 * params["scale"]) * gradient["loc"], "scale": gradient["scale"] / 2}
+
+
+def _normal_along(params: Params, direction: Params) -> Params:
+    # straight in loc / sd**2 and 1 / sd**2, without their cancellations
+    ratio = 1 - 2 * direction["scale"]  # of the precisions
+    return {"loc": params["loc"] + direction["loc"] / ratio, "scale": params["scale"] - 0.5 * jnp.log(ratio)}
+
+
 class Normal(AbstractFamily):
     """Normal with its location and the logarithm of its scale."""
 
@@ -53,6 +64,12 @@ class Normal(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         return _normal_log_prob(params, coordinates)
+
+    def natural_gradient(self, params, gradient):
+        return _normal_natural_gradient(params, gradient)
+
+    def along(self, params, direction):
+        return _normal_along(params, direction)
 
     def centred(self, value):
         return {"loc": value, "scale": jnp.ones_like(value)}
@@ -106,6 +123,12 @@ class TransformedNormal(AbstractFamily):
         jacobian = transform.log_abs_det_jacobian(coordinates, transform(coordinates))
         return _normal_log_prob(params, coordinates).sum() - jnp.sum(jacobian)
 
+    def natural_gradient(self, params, gradient):
+        return _normal_natural_gradient(params, gradient)
+
+    def along(self, params, direction):
+        return _normal_along(params, direction)
+
     def centred(self, value):
         return {"loc": self.coordinates(value), "scale": jnp.ones_like(value)}
 
@@ -158,6 +181,12 @@ class LogNormal(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         return _normal_log_prob(params, coordinates) - coordinates
+
+    def natural_gradient(self, params, gradient):
+        return _normal_natural_gradient(params, gradient)
+
+    def along(self, params, direction):
+        return _normal_along(params, direction)
 
     def centred(self, value):
         return {"loc": jnp.log(value), "scale": jnp.full_like(value, 0.5)}

@@ -1,0 +1,205 @@
+"""How far `bbvi.fit` gets without tuning: twelve models, its defaults, and a grid of fixed settings beside them.
+
+    python benchmarks/defaults.py --only-defaults     the defaults alone
+    python benchmarks/defaults.py --out results.json  the defaults, and every fixed setting of the grid
+    python benchmarks/defaults.py --best-known        recomputes twelve_models.json, the ELBOs that gaps are taken to
+    python benchmarks/defaults.py --check             the exact ELBOs beside those of draws, in standard errors
+
+An ELBO is exact where twelve_elbos.py has it, otherwise at 100,000 draws. Seconds count from the end of the first
+step, which is compiled; `wall` has everything.
+"""
+
+import argparse
+import functools
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from best_known import best_known
+from twelve_elbos import ELBOS
+from twelve_models import CONTINUOUS, EXCHANGEABLE, MODELS
+
+import bbvi
+
+KNOWN = Path(__file__).with_name("twelve_models.json")
+TOLERANCE = 0.05
+DRAWS = 100_000
+LOOKS = 1.2  # a fixed setting is looked at again when it has run so many times as long
+
+GRADIENTS = {"Score": bbvi.Score(), "Pathwise": bbvi.Pathwise()}
+OPTIMIZERS = {
+    "adagrad 0.1": bbvi.adagrad(0.1),
+    "adagrad 1": bbvi.adagrad(1.0),
+    "adam 0.01": optax.adam(0.01),
+    "adam 0.1": optax.adam(0.1),
+}
+SETTINGS = {
+    f"{gradient}, S = {draws}, {optimizer}": {
+        "gradient": GRADIENTS[gradient], "draws": bbvi.MonteCarlo(draws), "optimizer": OPTIMIZERS[optimizer],
+    }
+    for gradient, sizes in {"Score": (10, 100, 1000), "Pathwise": (10, 100)}.items()
+    for draws in sizes
+    for optimizer in OPTIMIZERS
+}  # fmt: skip
+
+
+@functools.cache
+def exact(name: str) -> Any:
+    return jax.jit(ELBOS[name])
+
+
+def judged(name: str, posterior: bbvi.Posterior, data: Any) -> tuple[float, float]:
+    """The ELBO of a posterior and its standard error, 0 where it is exact."""
+    if name not in ELBOS:
+        estimate = posterior.elbo(DRAWS)
+        return float(estimate), estimate.standard_error
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), posterior.params)
+        return float(exact(name)(params, data)), 0.0
+
+
+def gap(known: dict[str, Any], elbo: float) -> float:
+    return known["elbo"] - elbo if known else math.nan
+
+
+def near(known: dict[str, Any], elbo: float, error: float) -> bool:
+    """Whether this ELBO is within 0.05 nat, or three standard errors, of the best that is known."""
+    return bool(known) and gap(known, elbo) <= max(TOLERANCE, 3 * math.hypot(error, known["standard_error"]))
+
+
+def with_defaults(name: str, known: dict[str, Any], seed: int, stop: Any) -> dict[str, Any]:
+    """A fit that is given nothing but the model, the data and a seed."""
+    model, data = MODELS[name]()
+    began = time.perf_counter()
+    posterior = bbvi.fit(model, data, seed=seed, stop=stop, progress=False)
+    wall, clock = time.perf_counter() - began, posterior.history["seconds"].to_numpy()
+    elbo, error = judged(name, posterior, data)
+    return {
+        "model": name, "setting": "defaults", "seed": seed, "elbo": elbo, "standard_error": error,
+        "gap": gap(known, elbo), "near": near(known, elbo, error), "converged": posterior.converged,
+        "stopped": posterior.stopped, "steps": len(clock), "wall": wall, "seconds": float(clock[-1] - clock[0]),
+    }  # fmt: skip
+
+
+def with_fixed(name: str, known: dict[str, Any], seed: int, setting: str, stop: Any) -> dict[str, Any]:
+    """A fixed setting to the end of its budget, and the seconds after which it was near the best ELBO and stayed."""
+    model, data = MODELS[name]()
+    looks: list[tuple[float, bbvi.Posterior]] = []
+    began = time.perf_counter()
+    for posterior in bbvi.iterate(model, data, seed=seed, stop=stop, **SETTINGS[setting]):
+        clock = posterior.history["seconds"].to_numpy()
+        seconds = float(clock[-1] - clock[0])
+        if not looks or seconds >= LOOKS * looks[-1][0] or posterior.stopped != "still running":
+            looks.append((seconds, posterior))
+    wall, when = time.perf_counter() - began, None
+    elbo, error = judged(name, posterior, data)
+    last = elbo, error
+    while near(known, *last):
+        when, _ = looks.pop()
+        if not looks:
+            break
+        last = judged(name, looks[-1][1], data)
+    return {
+        "model": name, "setting": setting, "seed": seed, "elbo": elbo, "standard_error": error,
+        "gap": gap(known, elbo), "near": when is not None, "reached": when, "stopped": posterior.stopped,
+        "steps": len(clock), "wall": wall, "seconds": seconds,
+    }  # fmt: skip
+
+
+def checked(name: str) -> float:
+    """The exact ELBO less that of draws, in standard errors, at a q with finite variances: narrow gammas."""
+    model, data = MODELS[name]()
+    start = bbvi.fit(model, data, stop=bbvi.Budget(steps=0))
+    narrow = {
+        latent: {p: raw + 3 * (p == "concentration") for p, raw in own.items()} for latent, own in start.params.items()
+    }
+    posterior = start.replace(narrow)
+    estimate = posterior.elbo(10_000)
+    return (judged(name, posterior, data)[0] - float(estimate)) / estimate.standard_error
+
+
+def settings_for(name: str) -> list[str]:
+    return [setting for setting in SETTINGS if name in CONTINUOUS or not setting.startswith("Pathwise")]
+
+
+def chosen(records: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The fits with defaults that count: all of them, or the best of the seeds where labels can be exchanged."""
+    mine = [r for r in records if r["model"] == name and r["setting"] == "defaults"]
+    return [max(mine, key=lambda r: r["elbo"])] if name in EXCHANGEABLE and mine else mine
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """A line for each model: the defaults, and the fixed setting that was first near the best ELBO and stayed."""
+    lines = [
+        "| model | seed | gap, nat | near | converged | steps | seconds | wall | best fixed setting | seconds | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in MODELS:
+        fixed = [r for r in records if r["model"] == name and r.get("reached") is not None]
+        best = min(fixed, key=lambda r: r["reached"], default=None)
+        for r in chosen(records, name):
+            beside = (
+                (best["setting"], f"{best['reached']:.2f}", f"{r['seconds'] / best['reached']:.1f}")
+                if best
+                else ("-",) * 3
+            )
+            cells = [
+                name, r["seed"], f"{r['gap']:.3f}", "yes" if r["near"] else "no", "yes" if r["converged"] else "no",
+                f"{r['steps']:,}", f"{r['seconds']:.1f}", f"{r['wall']:.1f}", *beside,
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="MODEL")
+    parser.add_argument("--seeds", type=int, default=1, help="how many; 5 at least where labels can be exchanged")
+    parser.add_argument("--only-defaults", action="store_true", help="no fixed settings")
+    parser.add_argument("--steps", type=int, default=50_000, help="budget of a fixed setting")
+    parser.add_argument("--limit", type=float, default=30.0, help="budget of a fixed setting in seconds")
+    parser.add_argument("--out", type=Path, help="a JSON file for all records")
+    parser.add_argument("--best-known", action="store_true", help="recompute twelve_models.json")
+    parser.add_argument("--check", action="store_true", help="the exact ELBOs beside those of draws")
+    parser.add_argument("--quick", action="store_true", help="one small model and few steps, as a smoke")
+    options = parser.parse_args()
+    known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    if options.best_known:
+        for name in options.models:
+            known[name] = best_known(name)
+            print(name, known[name], flush=True)
+            KNOWN.write_text(json.dumps({name: known[name] for name in MODELS if name in known}, indent=1) + "\n")
+        return
+    if options.check:
+        for name in (name for name in options.models if name in ELBOS):
+            print(f"{name}: {checked(name):.2f} standard errors", flush=True)
+        return
+    names, stop = (["funnel"], bbvi.Budget(steps=300)) if options.quick else (options.models, None)
+    budget = stop or bbvi.Budget(steps=options.steps, seconds=options.limit)
+    records: list[dict[str, Any]] = []
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        print(json.dumps(record), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(records, indent=1) + "\n")
+
+    for name in names:
+        best = known.get(name, {})
+        for seed in range(max(options.seeds, 5) if name in EXCHANGEABLE else options.seeds):
+            keep(with_defaults(name, best, seed, stop))
+        if options.only_defaults:
+            continue
+        seed = max(chosen(records, name), key=lambda r: r["elbo"])["seed"]
+        for setting in settings_for(name)[-2:] if options.quick else settings_for(name):
+            keep(with_fixed(name, best, seed, setting, budget))
+    print("\n" + table(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,13 @@ import numpy as np
 from jax.nn import log_sigmoid, log_softmax, sigmoid, softmax
 from jax.scipy.special import digamma, gammaln, polygamma
 from numpyro.distributions import biject_to, constraints
-from twelve_models import COUPLING, LEVELS, STAY
+from twelve_models import COUPLING
+from twelve_models import LEVELS as levels
+from twelve_models import STAY as stay
 
 HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
+# copies, since JAX knows constants by identity and has those of the models in single precision
+LEVELS, STAY = levels.copy(), stay.copy()
 
 
 class Normal:

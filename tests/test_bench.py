@@ -65,3 +65,20 @@ def test_the_benchmark_of_peers_judges_and_times_bbvi_without_them():
     assert abs(float(elbo[-1])) < 4  # standard errors between bbvi's ELBO and the judge's
     assert set(times) == {"bbvi Score", "yardstick by hand"}
     assert all(float(value) > 0 for row in times.values() for value in row)
+
+
+def test_the_benchmark_of_the_defaults_prints_its_table():
+    command = [sys.executable, str(ROOT / "benchmarks" / "defaults.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    header, _, row = (line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|"))
+    shown = dict(zip(header, row, strict=True))
+    assert shown["model"] == "funnel" and shown["steps"] == "300"
+    assert float(shown["gap, nat"]) > 0  # no fit can be better than the best q
+
+
+def test_the_exact_elbos_of_the_benchmark_agree_with_draws():
+    names = ["schools_centred", "mixture", "crossed_effects"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "defaults.py"), "--check", "--models", *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    off = {line.split(":")[0]: float(line.split()[1]) for line in done.stdout.splitlines()}
+    assert list(off) == names and all(abs(value) < 4 for value in off.values())

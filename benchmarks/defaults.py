@@ -1,0 +1,180 @@
+"""How far `bbvi.fit` gets without tuning: twelve models, its defaults, and a grid of fixed settings beside them.
+
+    python benchmarks/defaults.py --only-defaults     the defaults alone
+    python benchmarks/defaults.py --out results.json  the defaults, and every fixed setting of the grid
+    python benchmarks/defaults.py --best-known        recomputes twelve_models.json, the ELBOs that gaps are taken to
+    python benchmarks/defaults.py --check             the exact ELBOs beside those of draws, in standard errors
+
+ELBOs are those of twelve_elbos.py, without Monte Carlo. Seconds are of CPU time, so that other jobs do not count (run
+it on one core: taskset -c 1 python ...), from the end of the first step, before which everything is compiled.
+"""
+
+import argparse
+import functools
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from best_known import best_known
+from twelve_elbos import ELBOS
+from twelve_models import CONTINUOUS, EXCHANGEABLE, MODELS
+
+import bbvi
+
+KNOWN = Path(__file__).with_name("twelve_models.json")
+TOLERANCE = 0.05
+LOOKS = 1.2  # a fixed setting is looked at again when it has run so many times as long
+
+GRADIENTS = {"Score": bbvi.Score(), "Pathwise": bbvi.Pathwise()}
+OPTIMIZERS = {
+    "adagrad 0.1": bbvi.adagrad(0.1),
+    "adagrad 1": bbvi.adagrad(1.0),
+    "adam 0.01": optax.adam(0.01),
+    "adam 0.1": optax.adam(0.1),
+}
+FIXED = {
+    f"{gradient}, S = {draws}, {optimizer}": {
+        "gradient": GRADIENTS[gradient], "draws": bbvi.MonteCarlo(draws), "optimizer": OPTIMIZERS[optimizer],
+    }
+    for gradient, sizes in {"Score": (10, 100, 1000), "Pathwise": (10, 100)}.items()
+    for draws in sizes
+    for optimizer in OPTIMIZERS
+}  # fmt: skip
+SETTINGS: dict[str, Any] = {"defaults": {}, **FIXED}
+
+
+@functools.cache
+def exact(name: str) -> Any:
+    return jax.jit(ELBOS[name])
+
+
+def elbo(name: str, params: Any, data: Any) -> float:
+    with jax.enable_x64(True):
+        return float(exact(name)(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params), data))
+
+
+def run(name: str, best: float, seed: int, setting: str, stop: Any, limit: float = math.inf) -> dict[str, Any]:
+    """Run a setting to its end; `reached` is when it was near the best ELBO and stayed, in seconds, or None."""
+    model, data = MODELS[name]()
+    looks: list[tuple[float, Any]] = []
+    began = time.process_time()
+    # the loop of `fit`, which can be looked at on the way
+    for posterior in bbvi.iterate(model, data, seed=seed, stop=stop, **SETTINGS[setting]):
+        total = time.process_time() - began
+        first = total if not looks else first
+        if not looks or total - first >= LOOKS * looks[-1][0]:
+            looks.append((total - first, posterior.params))
+        if total - first > limit:
+            break
+    seconds, reached = total - first, None
+    looks.append((seconds, posterior.params))
+    last = value = elbo(name, posterior.params, data)
+    while best - value <= TOLERANCE:
+        reached, _ = looks.pop()
+        if not looks:
+            break
+        value = elbo(name, looks[-1][1], data)
+    return {
+        "model": name, "setting": setting, "seed": seed, "elbo": last, "gap": best - last, "reached": reached,
+        "converged": posterior.converged, "stopped": posterior.stopped, "steps": len(posterior.history),
+        "seconds": seconds, "with_compiling": total,
+    }  # fmt: skip
+
+
+def checked(name: str) -> float:
+    """The exact ELBO less that of draws, in standard errors, at a q with finite variances: narrow gammas."""
+    model, data = MODELS[name]()
+    start = bbvi.fit(model, data, stop=bbvi.Budget(steps=0))
+    narrow = {
+        latent: {p: raw + 3 * (p == "concentration") for p, raw in own.items()} for latent, own in start.params.items()
+    }
+    posterior = start.replace(narrow)
+    estimate = posterior.elbo(10_000)
+    return (elbo(name, narrow, data) - estimate) / estimate.standard_error
+
+
+def settings_for(name: str) -> list[str]:
+    return [setting for setting in FIXED if name in CONTINUOUS or not setting.startswith("Pathwise")]
+
+
+def chosen(records: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The fits with defaults that count: all of them, or the best of the seeds where labels can be exchanged."""
+    mine = [r for r in records if r["model"] == name and r["setting"] == "defaults"]
+    return [max(mine, key=lambda r: r["elbo"])] if name in EXCHANGEABLE and mine else mine
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """A line for each model: the defaults, and the fixed setting that was first near the best ELBO and stayed."""
+    lines = [
+        "| model | seed | gap, nat | converged | steps | seconds | to 0.05 nat | with compiling | best fixed setting | to 0.05 nat | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in MODELS:
+        fixed = [r for r in records if r["model"] == name and r["setting"] in FIXED and r["reached"] is not None]
+        best = min(fixed, key=lambda r: r["reached"], default=None)
+        for r in chosen(records, name):
+            beside = [best["setting"], shown(best["reached"]), shown(r["seconds"] / best["reached"])] if best else "---"
+            cells = [
+                name, r["seed"], f"{r['gap']:.3f}", "yes" if r["converged"] else "no", f"{r['steps']:,}",
+                shown(r["seconds"]), shown(r["reached"]), shown(r["with_compiling"]), *beside,
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def shown(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="MODEL")
+    parser.add_argument("--seeds", type=int, default=1, help="how many; 5 at least where labels can be exchanged")
+    parser.add_argument("--only-defaults", action="store_true", help="no fixed settings")
+    parser.add_argument("--steps", type=int, default=50_000, help="budget of a fixed setting")
+    parser.add_argument("--limit", type=float, default=30.0, help="the same in seconds")
+    parser.add_argument("--out", type=Path, help="a JSON file for all records")
+    parser.add_argument("--best-known", action="store_true", help="recompute twelve_models.json")
+    parser.add_argument("--check", action="store_true", help="the exact ELBOs beside those of draws")
+    parser.add_argument("--quick", action="store_true", help="one small model and few steps, as a smoke")
+    options = parser.parse_args()
+    known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    if options.best_known:
+        for name in options.models:
+            known[name] = best_known(name)
+            print(name, known[name], flush=True)
+            KNOWN.write_text(json.dumps({name: known[name] for name in MODELS if name in known}, indent=1) + "\n")
+        return
+    if options.check:
+        for name in options.models:
+            print(f"{name}: {checked(name):.2f} standard errors", flush=True)
+        return
+    names, stop = (["funnel"], bbvi.Budget(steps=300)) if options.quick else (options.models, None)
+    budget = stop or bbvi.Budget(steps=options.steps)
+    records: list[dict[str, Any]] = []
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        print(json.dumps(record), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(records, indent=1) + "\n")
+
+    for name in names:
+        best = known.get(name, {"elbo": math.nan})["elbo"]
+        for seed in range(max(options.seeds, 5) if name in EXCHANGEABLE else options.seeds):
+            keep(run(name, best, seed, "defaults", stop))
+        if options.only_defaults:
+            continue
+        seed = max(chosen(records, name), key=lambda r: r["elbo"])["seed"]
+        for setting in settings_for(name)[-2:] if options.quick else settings_for(name):
+            keep(run(name, best, seed, setting, budget, options.limit))
+    print("\n" + table(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -61,16 +61,14 @@ class Repeated:
 
     def __init__(self, model, data, name, estimator, draws: int, repeats: int):
         problem, flat, _ = bind(model, data)
-        self.target, self.name, self.draws, self.repeats = find_target(problem, flat, None), name, draws, repeats
-        local = isinstance(estimator, bbvi.LocalExpectation)
-        self.evaluations = estimator.evaluations_per_draw(self.target, frozenset([name])) if local else 1
+        target = find_target(problem, flat, None)._replace(wanted=frozenset([name]))
+        self.evaluations = estimator.evaluations(target)
 
         def run(params, key):
             def one(carry, repeat):
                 estimate = estimator.estimate(
-                    self.target, params, flat, None, draws=bbvi.MonteCarlo(draws), key=fold(key, repeat),
-                    latents=frozenset([name]),
-                )  # fmt: skip
+                    target, params, flat, None, draws=bbvi.MonteCarlo(draws), key=fold(key, repeat)
+                )
                 return carry, estimate.globals[name]
 
             return jax.lax.scan(one, 0, jnp.arange(repeats))[1]

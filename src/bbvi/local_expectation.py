@@ -14,13 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bbvi.draws import drawers, layout
-from bbvi.evaluate import Batch, Scene, drawn, set_up
+from bbvi.evaluate import drawn, set_up, total_log_q
 from bbvi.every_value import EveryValue
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.gradient import AbstractGradient, Estimate, in_shape
-from bbvi.rows import Rows, over_rows
+from bbvi.rows import Rows
 from bbvi.stages import run_time_true
-from bbvi.target import Target
 from bbvi.value_sums import Totals
 
 
@@ -49,26 +48,26 @@ class LocalExpectation(AbstractGradient):
     def check(self, draws):
         pass
 
-    def evaluations_per_draw(self, target: Target, latents: frozenset[str] | None = None) -> int:
-        """For one draw, no factor of log p is evaluated more often than this."""
-        return EveryValue(target, None, _wanted(target, latents), joint=self.joint).num_evaluations
+    def evaluations(self, target):
+        names = target.fitted(bool(target.problem.num_groups))
+        return EveryValue(target, None, names, joint=self.joint).num_evaluations
 
-    def estimate(self, target, params, data, batch, *, draws, key, room=None, latents=None):
-        every = EveryValue(target, data, _wanted(target, latents), joint=self.joint)
+    def estimate(self, target, params, data, batch, *, draws, key, room=None):
+        every = EveryValue(target, data, target.fitted(batch is not None), joint=self.joint)
         cut = layout(draws, target.floats_per_draw)
         scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
         tables = {name: _Table(target.problem.latents[name].family, scene.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
-        log_q = {name: table.log_q for name, table in tables.items()}
+        log_q, on = {name: table.log_q for name, table in tables.items()}, run_time_true(key)
 
         def visit(chunk: Array) -> tuple[Totals, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            u = {name: drawn(scene, name, run_time_true(key), samples, None) for name in scene.rows}
+            u = {name: drawn(scene, name, on, samples, None) for name in scene.rows}
             elbo, of_groups, totals = every(scene, batch, u, log_q, (key, samples, counts))
             scale = 1.0 if batch is None else target.problem.num_groups / len(batch.groups)
             elbo = elbo + scale * of_groups
             for name in scene.rows:
-                own = exact[name] if name in exact else _log_q(scene, name, u[name])
+                own = exact[name] if name in exact else total_log_q(scene, name, u[name], on)
                 elbo = elbo - (scale if name in target.problem.locals else 1.0) * own
             return totals, elbo, counts
 
@@ -130,22 +129,3 @@ class _Table:
         if self._real is None:
             return leaf
         return jnp.where(self._real.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
-
-
-def _wanted(target: Target, latents: frozenset[str] | None) -> list[str]:
-    """The latents whose gradient is asked for."""
-    problem = target.problem
-    fitted = [*(problem.globals if target.fit_globals else ()), *problem.locals]
-    return [name for name in fitted if latents is None or name in latents]
-
-
-def _log_q(scene: Scene, name: str, u: Array) -> Float[Array, " samples"]:
-    """The total of log q of one latent's draws."""
-    family = scene.latents[name].latent.family
-
-    def tile(rows: Rows, u: Array) -> tuple[Array, tuple[()]]:
-        many = jax.vmap(jax.vmap(family.log_prob, in_axes=(None, -1), out_axes=-1))
-        log_q = many(rows.prepared.params, u)
-        return (log_q if rows.real is None else jnp.where(rows.real[:, None], log_q, 0)).sum(0), ()
-
-    return over_rows(tile, scene.rows[name], scene.tiles[name], u)[0]

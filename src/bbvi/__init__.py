@@ -11,6 +11,7 @@ from bbvi.gibbs import iterate_metropolis, metropolis_hastings, metropolis_withi
 from bbvi.gradient import Score
 from bbvi.groups import missing, ragged
 from bbvi.latents import binary, categorical, count, interval, ordered, positive, real, simplex, unit_interval
+from bbvi.local_expectation import LocalExpectation
 from bbvi.metropolis import AllAtOnce, Coordinatewise
 from bbvi.mixing import mixing
 from bbvi.model import HierarchicalModel, Model
@@ -26,9 +27,10 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
-    "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
-    "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
-    "metropolis_within_gibbs", "missing", "mixing", "natural", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
-    "real", "robbins_monro", "simplex", "unit_interval",
+    "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel",
+    "LeaveOneOut", "LocalExpectation", "Model", "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior",
+    "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments", "interval",
+    "iterate", "iterate_metropolis", "load", "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing",
+    "natural", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro",
+    "simplex", "unit_interval",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets import Blankets, Patterns
+from bbvi.look_ups import AbstractLookedUp
 from bbvi.model import Problem
 from bbvi.patterns import AbstractPattern, Reduction
 
@@ -81,6 +82,22 @@ def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_
                 row = jax.tree.map(lambda leaf, g=group: leaf[g], rows)
                 blocks += _looked_up(problem, problem.globals, blankets, row)
     return _distinct(blocks, _width(problem, problem.globals))
+
+
+def possible_reads(
+    problem: Problem, names: Mapping[str, Any], part: Patterns, look_ups: Mapping[str, Sequence[AbstractLookedUp]]
+) -> sparse.csr_array:
+    """Factors of one part by the elements of these latents; a look-up by the data of a group may read any element."""
+    blocks = list(_blocks(problem, names, part))
+    for term in dict.fromkeys(item.term for name in names for item in look_ups.get(name, [])):
+        chosen = {name for name in names if any(item.term == term for item in look_ups.get(name, []))}
+        row = []
+        for name in names:
+            direct = part.get(name, {}).get(term)
+            read = np.full(int(np.prod(problem.shape(name))), name in chosen)
+            row.append(read if direct is None else read | (np.asarray(direct.pairs().sum(0)).ravel() > 0))
+        blocks.append(sparse.csr_array(np.concatenate(row)[None]))
+    return _distinct(blocks, _width(problem, names))
 
 
 def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:

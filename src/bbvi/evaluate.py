@@ -127,7 +127,7 @@ def evaluate(
     """
     problem, blankets, on = target.problem, target.blankets, run_time_true(key)
     u = {name: drawn(scene, name, on, samples, scratch.draws.get(name)) for name in scene.rows}
-    beta, logs = _values(problem.globals, {n: shaped(problem, n, u[n]) for n in problem.globals}, on)
+    beta, logs = model_values(problem.globals, {n: shaped(problem, n, u[n]) for n in problem.globals}, on)
     beta |= problem.place(key, samples)
 
     def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
@@ -233,7 +233,9 @@ def total_log_q(scene: Scene, name: str, u: Array, on: Array) -> Float[Array, " 
     return over_rows(tile, rows, scene.tiles[name], u)[0]
 
 
-def _values(latents: Mapping[str, Latent], u: dict[str, Array], on: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+def model_values(
+    latents: Mapping[str, Latent], u: dict[str, Array], on: Array
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """What the model sees of these draws, and the logarithms that q has."""
     values = {n: materialise(on, lambda x, latent=latents[n]: latent_values(latent, x), x) for n, x in u.items()}
     logs = {name: latents[name].family.log_value(x) for name, x in u.items()}
@@ -378,7 +380,7 @@ class _Groups:
         patterns, num = bucket.blankets, len(self.samples)
 
         def one(group, row, u):
-            z, logs = _values(self.problem.locals, u, self.on)
+            z, logs = model_values(self.problem.locals, u, self.on)
             z |= self.problem.place(fold(self.key, group), self.samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:

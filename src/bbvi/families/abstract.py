@@ -55,6 +55,10 @@ class AbstractFamily(eqx.Module):
     def is_discrete(self) -> bool:
         """Whether the values are integers."""
 
+    def support_values(self) -> np.ndarray | None:
+        """Coordinates of all values, `(values, *event)`, where these are few enough to be listed."""
+        return None
+
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
         """The entries of lambda_i."""

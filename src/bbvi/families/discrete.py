@@ -24,6 +24,9 @@ class Bernoulli(AbstractFamily):
     def is_discrete(self):
         return True
 
+    def support_values(self):
+        return np.arange(2)
+
     def parameters(self):
         return {"logits": Parameter((), constraints.real)}
 
@@ -70,6 +73,9 @@ class Categorical(AbstractFamily):
 
     def is_discrete(self):
         return True
+
+    def support_values(self):
+        return np.arange(self.k)
 
     def parameters(self):
         return {"logits": Parameter((self.k,), constraints.real_vector)}

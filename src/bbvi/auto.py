@@ -1,7 +1,7 @@
 """Which estimator for which latent: by what is valid, and by variance times cost, measured in a short pilot.
 
-A latent that is drawn along a smooth path into a log joint that does not jump may take the pathwise gradient; values
-of log p alone do for all others. The first steps of a fit are the pilot. Where the pathwise gradient is found noisy
+A latent with few values is summed out. One that is drawn along a smooth path into a log joint that does not jump may
+take the pathwise gradient; values of log p alone do for all others. The first steps of a fit are the pilot. Where the pathwise gradient is found noisy
 there, the score function is tried at the lambda that was reached, and the one with the smaller product of measured
 variance and counted evaluations of log p is taken.
 """
@@ -14,10 +14,13 @@ import equinox as eqx
 
 from bbvi.draws import AbstractDraws
 from bbvi.gradient import AbstractGradient, Score
+from bbvi.local_expectation import LocalExpectation
 from bbvi.mixed import Mixed
 from bbvi.pathwise import Pathwise
 from bbvi.target import Target
 
+#: latents with few values are summed out if no factor of log p is evaluated more often than this for a draw
+_MOST_EVALUATIONS = 256
 #: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
 _QUIET = 0.1
 
@@ -65,8 +68,8 @@ class AbstractChoice(eqx.Module):
 class Auto(AbstractChoice):
     """The best valid estimator for each latent, by variance times cost, measured after the first steps.
 
-    Latents with smooth draws and a log joint that does not jump in them may follow their paths, all others take the
-    score function. `posterior.estimators` and `bbvi.explain(..., posterior)` say what was chosen.
+    Latents with few values are summed out, those with smooth draws and a log joint that does not jump in them may
+    follow their paths, and all others take the score function. `posterior.estimators` and `bbvi.explain(..., posterior)` say what was chosen.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -79,10 +82,15 @@ class Auto(AbstractChoice):
         Score().check(draws)
 
     def first(self, pilot):
-        return Mixed(tuple((name, Pathwise() if name in pilot.smooth else Score()) for name in pilot.fitted))
+        few = _few_valued(pilot)
+
+        def best(name: str) -> AbstractGradient:
+            return LocalExpectation() if name in few else Pathwise() if name in pilot.smooth else Score()
+
+        return Mixed(tuple((name, best(name)) for name in pilot.fitted))
 
     def again(self, estimators):
-        known = {repr(gradient): gradient for gradient in (Score(), Pathwise())}
+        known = {repr(gradient): gradient for gradient in (LocalExpectation(), Pathwise(), Score())}
         return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
 
     def settled(self, pilot, first):
@@ -97,3 +105,13 @@ class Auto(AbstractChoice):
         if not worse:
             return first
         return Mixed(tuple((name, Score() if name in worse else gradient) for name, gradient in first.choice))
+
+
+def _few_valued(pilot: Pilot) -> list[str]:
+    """The latents that can be summed out at a bearable cost."""
+    latents = pilot.target.problem.latents
+    few = [name for name in pilot.fitted if latents[name].family.support_values() is not None]
+    if not few or pilot.target.problem.opaque:
+        return []
+    cost = LocalExpectation().evaluations(pilot.target._replace(wanted=frozenset(few)))
+    return few if cost <= _MOST_EVALUATIONS else []

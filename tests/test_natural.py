@@ -247,6 +247,18 @@ def test_a_step_beyond_reach_is_shortened_to_it():
     assert int(state.shortened) == 1
 
 
+def test_the_size_of_a_factors_steps_falls_with_its_own_gradients():
+    family, optimizer = latent_of("Normal").family, bbvi.natural(0.8, reach=1e6)
+    params = {"z": {"loc": jnp.zeros(2), "scale": jnp.zeros(2)}}
+    gradient = {"z": {"loc": jnp.array([3.0, 30.0]), "scale": jnp.zeros(2)}}
+    state = optimizer.init(params)
+    for lengths in ([0.0, 0.0], [9.0, 25.0], [18.0, 50.0]):
+        new, state = ascend(optimizer, gradient, state, params, {"z": family})
+        expected = 0.8 / np.sqrt(1 + np.array(lengths)) * [3.0, 30.0]
+        np.testing.assert_allclose(new["z"]["loc"], expected, rtol=1e-5)
+    assert int(state.shortened) == 0
+
+
 @pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
 def test_steps_of_locals_do_not_depend_on_other_rows(name):
     check_optimizer(bbvi.natural(), {"z": latent_of(name).family})
@@ -261,7 +273,7 @@ def test_no_gradient_no_step():
         assert int(state.shortened) == 0
 
 
-@pytest.mark.parametrize("settings", [{"eta": 0.0}, {"power": 0.5}, {"delay": -1.0}, {"reach": 0.0}])
+@pytest.mark.parametrize("settings", [{"eta": 0.0}, {"reach": -1.0}])
 def test_settings_that_cannot_work_are_refused(settings):
     with pytest.raises(ValueError, match=f"natural: {next(iter(settings))} must be"):
         bbvi.natural(**settings)

@@ -3,7 +3,8 @@
 For an exponential family with natural parameters eta the step eta + rho I(eta)^-1 grad L of size rho = 1 ends, where
 the model is conjugate, on the exact coordinate update (Hoffman et al. 2013; Khan and Lin 2017). As
 I(eta)^-1 grad L = (d eta / d lambda) F^-1 g, with F the Fisher information of lambda and g the gradient in it, a family
-says what F^-1 g is, and where the straight line that leaves lambda in that direction goes.
+says what F^-1 g is, and where the straight line that leaves lambda in that direction goes. The size of a factor's steps
+falls with the lengths of its gradients, as in AdaGrad-Norm (Streeter and McMahan 2010; Ward, Wu and Bottou 2019).
 """
 
 import functools
@@ -12,30 +13,32 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from bbvi.families import AbstractFamily, Params
-from bbvi.optimizers import check_positive, check_sequence
+from bbvi.optimizers import check_positive
 
 _HALVINGS = 30
+# a longer gradient tells how far the optimum is, not how noisy the gradient
+_LONGEST = 5.0
 
 
 class NaturalState(NamedTuple):
-    """Steps made, and over all of them how many times the step of a factor was shortened."""
+    """The sum of squared lengths of each factor's gradients, and how many times a factor's step was shortened."""
 
-    count: Int[Array, ""]
+    squares: dict[str, Array]
     shortened: Int[Array, ""]
 
 
-def natural(
-    eta: float = 1.0, *, power: float = 0.75, delay: float = 1.0, reach: float = 0.5
-) -> optax.GradientTransformationExtraArgs:
-    """Natural gradient steps of size rho_t = eta (t + delay)^-power for t = 0, 1, ...
+def natural(eta: float = 1.0, *, reach: float = 0.5) -> optax.GradientTransformationExtraArgs:
+    """Natural gradient steps of size rho_t = eta / sqrt(1 + sum over s < t of l_s^2), for each factor of q by itself.
+
+    l = sqrt(g^T F^-1 g), at most 5 in this sum, is the length of the gradient: that of the step in standard deviations
+    of q, if only the location of a Normal moves. While noise is small, rho stays close to eta.
 
     Args:
-        reach: how far a step may move a factor of q, as sqrt(g^T F^-1 g) measures it: standard deviations of q for
-            the location of a Normal. A longer step is shortened to it, and one that leaves the domain of the natural
-            parameters is halved until it is inside.
+        reach: how far a step may move a factor, in the same units. A longer step is shortened to it, and one that leaves
+            the domain of the natural parameters is halved until it is inside.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist, jax.numpy as jnp
@@ -46,46 +49,51 @@ def natural(
         >>> print(round(float(posterior.mean()["mu"]), 2), round(float(posterior.sd()["mu"]), 2))
         1.99 0.58
     """
-    check_sequence("natural", eta, power, delay)
+    check_positive("natural", "eta", eta)
     check_positive("natural", "reach", reach)
-    return _natural(float(eta), float(power), float(delay), float(reach))
+    return _natural(float(eta), float(reach))
 
 
 @functools.cache  # the same transformation each time: a compiled step is known by it
-def _natural(eta: float, power: float, delay: float, reach: float) -> optax.GradientTransformationExtraArgs:
+def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def init(params):
-        return NaturalState(jnp.int32(0), jnp.int32(0))
+        # one number for each factor, in the shape of its first parameter: how many axes are factors, a family knows
+        squares = {name: jnp.zeros_like(entries[min(entries)]) for name, entries in params.items()}
+        return NaturalState(squares, jnp.int32(0))
 
     def update(updates, state, params=None, *, families, **extra_args):
-        size = eta * (state.count + delay) ** -power
-        changes, shortened = {}, state.shortened
+        changes, squares, shortened = {}, {}, state.shortened
         for name, descent in updates.items():
+            step = _stepper(families[name], eta, reach)
+            for _ in range(_factor_axes(families[name], params[name])):
+                step = jax.vmap(step)
             gradient = jax.tree.map(jnp.negative, descent)
-            changes[name], factors = _change(families[name], params[name], gradient, size, reach)
-            shortened = shortened + factors
-        return changes, NaturalState(state.count + 1, shortened)
+            changes[name], squares[name], short = step(params[name], gradient, state.squares[name])
+            shortened = shortened + short.sum(dtype=jnp.int32)
+        return changes, NaturalState(squares, shortened)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _change(
-    family: AbstractFamily, params: Params, gradient: Params, size: Float[Array, ""], reach: float
-) -> tuple[Params, Int[Array, ""]]:
-    """What to add to the parameters of an array of factors, and how many of them could not go all the way."""
+def _factor_axes(family: AbstractFamily, params: Params) -> int:
     name, entry = next(iter(family.parameters().items()))
+    return jnp.ndim(params[name]) - len(entry.raw_shape())
 
-    def one(params: Params, gradient: Params) -> tuple[Params, Array]:
+
+def _stepper(family: AbstractFamily, eta: float, reach: float):
+    """One factor's step: what to add to its parameters, its sum of squares, and whether it could not go all the way."""
+
+    def step(params: Params, gradient: Params, squares: Array) -> tuple[Params, Array, Array]:
         direction = family.natural_gradient(params, gradient)
-        length = jnp.sqrt(sum(jnp.vdot(gradient[p], direction[p]) for p in params))
-        whole = jnp.minimum(size, reach / jnp.where(length > 0, length, 1e-30))
-        part = _inside(family, params, direction, whole)
-        new = family.along(params, jax.tree.map(lambda leaf: part * leaf, direction))
-        return jax.tree.map(jnp.subtract, new, params), part < size
+        length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
+        whole = eta / jnp.sqrt(1 + squares.reshape(-1)[0])
+        size = jnp.where(whole * length > reach, reach / length, whole)
+        size = _inside(family, params, direction, size)
+        new = family.along(params, _times(size, direction))
+        squares = squares + jnp.minimum(length, _LONGEST) ** 2
+        return jax.tree.map(jnp.subtract, new, params), squares, size < whole
 
-    for _ in range(jnp.ndim(params[name]) - len(entry.raw_shape())):
-        one = jax.vmap(one)
-    change, shortened = one(params, gradient)
-    return change, shortened.sum(dtype=jnp.int32)
+    return step
 
 
 def _inside(family: AbstractFamily, params: Params, direction: Params, size: Array) -> Array:
@@ -93,11 +101,15 @@ def _inside(family: AbstractFamily, params: Params, direction: Params, size: Arr
 
     def outside(carry: tuple[Array, Array]) -> Array:
         size, halvings = carry
-        end = family.along(params, jax.tree.map(lambda leaf: size * leaf, direction))
-        inside = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(end)])
+        end = jax.tree.leaves(family.along(params, _times(size, direction)))
+        inside = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in end])
         return ~jnp.all(inside) & (halvings < _HALVINGS)
 
     def halve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         return carry[0] / 2, carry[1] + 1
 
     return jax.lax.while_loop(outside, halve, (size, jnp.int32(0)))[0]
+
+
+def _times(size: Array, direction: Params) -> Params:
+    return jax.tree.map(lambda leaf: size * leaf, direction)

@@ -48,7 +48,12 @@ def robbins_monro(eta: float = 0.1, *, power: float = 0.75, delay: float = 1.0) 
         ...
         ValueError: robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got 0.4
     """
-    check_sequence("robbins_monro", eta, power, delay)
+    check_positive("robbins_monro", "eta", eta)
+    check_positive("robbins_monro", "delay", delay)
+    if not 0.5 < power <= 1:
+        raise ValueError(
+            f"robbins_monro: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
+        )
     return _robbins_monro(float(eta), float(power), float(delay))
 
 
@@ -130,17 +135,7 @@ def _random(families: Families, num_rows: int, generator: np.random.Generator) -
     }
 
 
-def check_sequence(where: str, eta: float, power: float, delay: float) -> None:
-    """Refuse what makes eta (t + delay)^-power no Robbins-Monro sequence."""
-    check_positive(where, "eta", eta)
-    check_positive(where, "delay", delay)
-    if not 0.5 < power <= 1:
-        raise ValueError(
-            f"{where}: power must be above 1/2 and at most 1 for the steps to sum as they should, got {power}"
-        )
-
-
 def check_positive(where: str, name: str, value: float) -> None:
-    """Refuse a number that is not positive."""
+    """Refuse a setting that is not positive."""
     if not value > 0:
         raise ValueError(f"{where}: {name} must be positive, got {value}")

@@ -225,7 +225,7 @@ def test_a_step_of_size_one_is_the_coordinate_update_of_a_conjugate_model(case):
 
 def test_rows_reach_their_posteriors_in_a_few_visits():
     """Where q is the posterior the noise vanishes, so that batches leave no error behind."""
-    y = np.random.default_rng(1).normal(0, 3, 40)
+    y = np.random.default_rng(1).normal(0, 1.25**0.5, 40)  # as the model has it
     model = bbvi.HierarchicalModel(
         log_prior=lambda beta: 0.0,
         log_local=lambda beta, z, row: dist.Normal(0, 1).log_prob(z["x"]),

@@ -223,6 +223,21 @@ def test_a_step_of_size_one_is_the_coordinate_update_of_a_conjugate_model(case):
         assert np.all(error < 0.01 * np.abs(expected).max())
 
 
+def test_rows_reach_their_posteriors_in_a_few_visits():
+    """Where q is the posterior the noise vanishes, so that batches leave no error behind."""
+    y = np.random.default_rng(1).normal(0, 1.25**0.5, 40)  # as the model has it
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: 0.0,
+        log_local=lambda beta, z, row: dist.Normal(0, 1).log_prob(z["x"]),
+        log_likelihood=lambda beta, z, row: dist.Normal(z["x"], 0.5).log_prob(row),
+        globals={},
+        locals={"x": bbvi.real()},
+    )
+    posterior = bbvi.fit(model, y, batch_size=10, optimizer=bbvi.natural(), stop=bbvi.Budget(steps=160))
+    assert np.max(np.abs(posterior.mean()["x"] - 0.8 * y)) < 0.1 * 0.2**0.5
+    assert np.max(np.abs(posterior.sd()["x"] / 0.2**0.5 - 1)) < 0.05
+
+
 # ---- its limits ---------------------------------------------------------------------------------------------
 
 

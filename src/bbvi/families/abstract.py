@@ -100,7 +100,7 @@ class AbstractFamily(eqx.Module):
         """Marginal quantile, as `moments`."""
 
     def natural_gradient(self, params: Params, gradient: Params) -> Params:
-        """F^-1 gradient, F the Fisher information of lambda_i (Amari 1998); unless overridden from scores of fixed draws."""
+        """F^-1 gradient, F the Fisher information of lambda_i: of a family that does not know it, from scores at fixed draws."""
         return _by_scores(self, params, gradient)
 
     def along(self, params: Params, direction: Params) -> Params:

@@ -27,17 +27,23 @@ ESTIMATORS = {
 }
 
 
-def grid(size: int, coupling: float):
-    """Spins on a grid that see a noisy picture of a disc."""
+def grid(size: int, coupling: float, *, known_noise: bool):
+    """Spins on a grid that see a noisy picture of a disc; the level of the noise may be a latent."""
     at = np.arange(size) - size / 2 + 0.5
     disc = np.where(np.hypot(*np.meshgrid(at, at)) < 0.35 * size, 1.0, -1.0)
     y = disc + np.random.default_rng(0).normal(size=disc.shape)
 
     def log_joint(z, y):
-        s = 2.0 * z["x"] - 1
-        return {"down": coupling * s[1:] * s[:-1], "right": coupling * s[:, 1:] * s[:, :-1], "y": y * s}
+        s, sd = 2.0 * z["x"] - 1, 1.0 if known_noise else z["sd"]
+        return {
+            "down": coupling * s[1:] * s[:-1],
+            "right": coupling * s[:, 1:] * s[:, :-1],
+            "y": dist.Normal(s, sd).log_prob(y),
+            "sd": dist.HalfNormal(1).log_prob(sd),
+        }
 
-    return bbvi.Model(log_joint, x=bbvi.binary(size, size)), jnp.asarray(y, jnp.float32), "x"
+    latents = {"x": bbvi.binary(size, size)} | ({} if known_noise else {"sd": bbvi.positive()})
+    return bbvi.Model(log_joint, **latents), jnp.asarray(y, jnp.float32), "x"
 
 
 def mixture(num: int, components: int):
@@ -121,8 +127,9 @@ def main() -> None:
     print("over that of this estimator: more than 1 is better than Score()")
     size, num = (4, 10) if options.quick else (20, 500)
     chosen = options.models or ["grid", "mixture"]
-    for coupling in (0.2, 0.6) if "grid" in chosen else ():
-        compare(f"grid of {size} x {size} bits, coupling {coupling}", *grid(size, coupling), options)
+    for coupling, known in ((0.2, True), (0.6, True), (0.6, False)) if "grid" in chosen else ():
+        title = f"grid of {size} x {size} bits, coupling {coupling}, noise {'known' if known else 'a latent'}"
+        compare(title, *grid(size, coupling, known_noise=known), options)
     if "mixture" in chosen:
         compare(f"mixture, {num} assignments to 4 components", *mixture(num, 4), options)
 

@@ -64,7 +64,9 @@ class EveryValue:
             self._of_groups = self._strategy(self._groups[target.problem], *parts, joint)
 
     def _plan(self, problem: Problem, read: set[str], part: Patterns, look_ups: Mapping[str, Any]) -> Plan:
-        names = {name: len(values) for name, values in self.supports.items() if name in read}
+        sizes = {name: len(values) for name, values in self.supports.items() if name in read}
+        # those with many values first, so that they share colours
+        names = dict(sorted(sizes.items(), key=lambda item: -item[1]))
         reads = possible_reads(problem, names, part, look_ups)
         return Plan(by_latent(problem, names, colour(reads)) if names else {}, names)
 

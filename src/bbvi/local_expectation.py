@@ -39,11 +39,12 @@ class LocalExpectation(AbstractGradient):
         >>> def log_joint(z, field):
         ...     return {"field": field * z["x"], "pairs": 2.0 * (z["x"][1:] == z["x"][:-1])}
         >>> model = bbvi.Model(log_joint, x=bbvi.binary(3))
-        >>> posterior = bbvi.fit(
-        ...     model, jnp.array([3.0, 0.0, 0.5]), gradient=bbvi.LocalExpectation(), draws=bbvi.MonteCarlo(10)
-        ... )
-        >>> posterior.mean()["x"].round(2)
-        array([0.99, 0.97, 0.93])
+        >>> field = jnp.array([3.0, 0.0, 0.5])
+        >>> posterior = bbvi.fit(model, field, gradient=bbvi.LocalExpectation(), draws=bbvi.MonteCarlo(1))
+        >>> posterior.converged
+        True
+        >>> print(posterior.mean()["x"].round(2))
+        [0.99 0.97 0.92]
     """
 
     joint: bool = True

@@ -31,6 +31,14 @@ def test_natural_gradients_need_a_tenth_of_the_steps_of_adagrad():
     assert len(ratios) == 3 and min(ratios) >= 10
 
 
+def test_the_benchmark_of_local_expectations_runs():
+    command = [sys.executable, str(ROOT / "benchmarks" / "local_expectation.py"), "--quick", "grid"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    together = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("LocalExpectation() ")]
+    assert len(together) == 6
+    assert all(float(row[2]) < 1e-8 for row in together[:4])  # bits alone have their exact gradient
+
+
 def test_the_yardstick_runs():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick.py"), "--quick", "--steps", "2", "--calls", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

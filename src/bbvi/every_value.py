@@ -18,15 +18,20 @@ from bbvi.stages import materialise, run_time_true
 from bbvi.target import Bucket, Target
 from bbvi.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
 
-# all values together take at most so many times the evaluations of one latent at a time, and so many where draws play no part
-_MOST_TIMES, _MOST_AT_ONCE = 2, 256
+# all values together may take so many times the evaluations of one element at a time; so many where no draw enters
+_MOST_TIMES, _MOST_ALONE = 2, 256
 
 
 class Strategy(NamedTuple):
-    """How a part is summed: jointly or one by one, and whether no draw enters, so that one sample is as good as all."""
+    """How a part is summed: jointly or one by one, and whether it reads no other latents."""
 
     joint: bool
-    once: bool
+    alone: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether no draw enters, so that one sample is as good as all."""
+        return self.joint and self.alone
 
 
 class Point(NamedTuple):
@@ -59,19 +64,26 @@ class EveryValue:
             self._of_groups = self._strategy(self._groups[target.problem], *parts, joint)
 
     def _plan(self, problem: Problem, read: set[str], part: Patterns, look_ups: Mapping[str, Any]) -> Plan:
-        names = {name: len(values) for name, values in self.supports.items() if name in read}
+        sizes = {name: len(values) for name, values in self.supports.items() if name in read}
+        # those with many values first, so that they share colours
+        names = dict(sorted(sizes.items(), key=lambda item: -item[1]))
         reads = possible_reads(problem, names, part, look_ups)
         return Plan(by_latent(problem, names, colour(reads)) if names else {}, names)
 
     def _strategy(self, plan: Plan, part: Patterns, look_ups: Mapping[str, Any], joint: bool) -> Strategy:
-        once = {*part, *look_ups} <= set(self.supports)
-        most = _MOST_AT_ONCE if once else _MOST_TIMES * plan.num_one_by_one
-        return Strategy(joint and plan.num_jointly <= most, once)
+        alone = {*part, *look_ups} <= set(self.supports)
+        most = _MOST_ALONE if alone else _MOST_TIMES * plan.num_one_by_one
+        return Strategy(joint and plan.num_jointly <= most, alone)
 
     @property
     def is_joint(self) -> bool:
         """Whether no draw of these latents is used."""
         return self._of_prior.joint and self._of_groups.joint
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no draw at all is used."""
+        return self._of_prior.exact and self._of_groups.exact
 
     @property
     def num_evaluations(self) -> int:
@@ -100,7 +112,8 @@ class EveryValue:
             # together with all others, a latent's draws play no part, but its probabilities do
             places = Places(self._target, scene, batch, u | own if self._of_groups.joint else u)
             out = {name: jnp.zeros((*self._lead(places, name), len(self.supports[name]))) for name in own}
-            (groups, more), found = places.sweep(lambda *a: self._block(point, tables, *a), len(samples), out)
+            width = 1 if self._of_groups.exact else len(samples)
+            (groups, more), found = places.sweep(lambda *a: self._block(point, tables, *a), width, out)
             scale = problem.num_groups / len(batch.groups)
             totals = {name: leaf + scale * more[name] for name, leaf in totals.items()}
             for name, leaf in found.items():
@@ -114,7 +127,7 @@ class EveryValue:
 
     def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
         blankets, problem, on = self._target.blankets, self._target.problem, run_time_true(at.key)
-        now = _first(at) if self._of_prior.once and self._of_prior.joint else at
+        now = _first(at) if self._of_prior.exact else at
 
         def factors(moved: Draws, wanted: Any) -> Terms:
             values, logs = model_values(problem.globals, moved, on)
@@ -135,7 +148,7 @@ class EveryValue:
         """Some groups: their part of log p and the sums of globals; the sums of their locals."""
         groups, rows, _, u = taken
         problem, blankets, on = self._target.problem, bucket.blankets, run_time_true(at.key)
-        now = _first(at) if self._of_groups.once and self._of_groups.joint else at
+        now = _first(at) if self._of_groups.exact else at
         num = len(now.samples)
         drawn = {
             name: leaf[..., :num] for name, leaf in u.items() if not (self._of_groups.joint and name in self.supports)
@@ -188,9 +201,9 @@ class EveryValue:
             samples, totals = one_by_one(part, plan, supports, u, at.counts)
             totals = {name: leaf * jnp.exp(tables[name]) if name in tables else leaf for name, leaf in totals.items()}
         else:
-            num, counts = (1, None) if strategy.once else (len(at.samples), at.counts)
+            num, counts = (1, None) if strategy.exact else (len(at.samples), at.counts)
             samples, totals = jointly(part, plan, supports, {name: tables[name] for name in supports}, num, counts)
-            if strategy.once:
+            if strategy.exact:
                 samples = jnp.broadcast_to(samples, at.samples.shape)
                 all_samples = len(at.samples) if at.counts is None else at.counts.sum()
                 totals = {name: all_samples * leaf for name, leaf in totals.items()}

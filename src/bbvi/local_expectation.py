@@ -4,7 +4,8 @@ For a factor i of q with the values k, the gradient of the ELBO is that of
 
     E_{q_-i} [ sum_k q_i(k) (log p_i(z_i = k, z_-i) - log q_i(k)) ],
 
-of which the sum is exact and the expectation over the other latents is by draws.
+of which the sum is exact, and the expectation over the other latents is by draws. Where it is cheap, the expectation of
+each factor of log p over all such latents that it reads is exact, too.
 """
 
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.draws import drawers, layout
+from bbvi.draws import MonteCarlo, drawers, layout
 from bbvi.evaluate import drawn, set_up, total_log_q
 from bbvi.every_value import EveryValue
 from bbvi.families import AbstractFamily, Params, score
@@ -24,23 +25,26 @@ from bbvi.value_sums import Totals
 
 
 class LocalExpectation(AbstractGradient):
-    """The gradient by exact sums over the values of one latent element at a time, for binary and categorical latents.
+    """The gradient by exact sums over the values of binary and categorical latents.
 
-    What is left to chance are the other elements in its blanket: an element that shares no factor with another latent has
-    its exact gradient, from any one draw. Elements that share no factor are summed over at the same time, so that a
-    draw of a grid of bits takes 3 evaluations of the log joint, and one of a mixture's K assignments takes K. Latents that are continuous
-    or can be any count are refused.
+    Each factor of log p is summed over all values of these latents that it reads, with draws of the other latents alone;
+    a model that has no others gets its exact gradient. Where that takes more than twice the evaluations, or with
+    `joint=False`, the sum is over one element at a time, with draws of all others. Elements that share no factor are
+    summed over at the same time: a grid of bits takes 4 evaluations of the log joint together, 3 for each draw one
+    element at a time, and the assignments to K components of a mixture take K. Latents that are continuous or unbounded
+    counts are refused.
 
     Examples:
         >>> import bbvi, jax.numpy as jnp
         >>> def log_joint(z, field):
         ...     return {"field": field * z["x"], "pairs": 2.0 * (z["x"][1:] == z["x"][:-1])}
         >>> model = bbvi.Model(log_joint, x=bbvi.binary(3))
-        >>> posterior = bbvi.fit(
-        ...     model, jnp.array([3.0, 0.0, 0.5]), gradient=bbvi.LocalExpectation(), draws=bbvi.MonteCarlo(10)
-        ... )
-        >>> posterior.mean()["x"].round(2)
-        array([0.99, 0.97, 0.93])
+        >>> field = jnp.array([3.0, 0.0, 0.5])
+        >>> posterior = bbvi.fit(model, field, gradient=bbvi.LocalExpectation(), draws=bbvi.MonteCarlo(1))
+        >>> posterior.converged
+        True
+        >>> print(posterior.mean()["x"].round(2))
+        [0.99 0.97 0.92]
     """
 
     joint: bool = True
@@ -54,7 +58,7 @@ class LocalExpectation(AbstractGradient):
 
     def estimate(self, target, params, data, batch, *, draws, key, room=None):
         every = EveryValue(target, data, target.fitted(batch is not None), joint=self.joint)
-        cut = layout(draws, target.floats_per_draw)
+        cut = layout(MonteCarlo(1) if every.is_exact else draws, target.floats_per_draw)
         scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
         tables = {name: _Table(target.problem.latents[name].family, scene.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
@@ -83,9 +87,9 @@ class LocalExpectation(AbstractGradient):
         begin, end = (jnp.zeros(()), Sums(shapes, jnp.zeros(2))), jnp.uint32(cut.num_chunks)
         one = cut.num_chunks == 1
         shift, sums = add(jnp.uint32(0), begin) if one else jax.lax.fori_loop(jnp.uint32(0), end, add, begin)
-        mean, square = sums.elbo / draws.num
-        error = jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, draws.num - 1))
-        rows = {name: table.gradient(sums.totals[name] / draws.num) for name, table in tables.items()}
+        mean, square = sums.elbo / cut.num
+        error = jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))
+        rows = {name: table.gradient(sums.totals[name] / cut.num) for name, table in tables.items()}
         squares = {name: table.squared_score() for name, table in tables.items()}
         gradient, fisher = (in_shape(target, scene, batch, part) for part in (rows, squares))
         return Estimate(gradient["globals"], gradient["rows"], fisher, shift + mean, error, jnp.int32(0))

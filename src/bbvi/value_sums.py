@@ -76,12 +76,13 @@ def one_by_one(
     terms = part.factors({}, None)
     index = {name: _index(supports[name], u[name]) for name in plan.sizes}
     totals = {name: jnp.zeros((*index[name].shape[:-1], size)) for name, size in plan.sizes.items()}
-    for move in moves(plan.colours):
+
+    def after(move: Move, totals: Totals) -> Totals:
         reading = part.reading(move.names)
 
-        def step(sums: Totals, at: Array, names=move.names, reading=reading) -> tuple[Totals, None]:
+        def step(sums: Totals, at: Array) -> tuple[Totals, None]:
             moving, number, below, moved = {}, {}, {}, {}
-            for name in names:
+            for name in move.names:
                 values = supports[name]
                 n = number[name] = jnp.minimum(at[1], len(values) - 2)
                 moving[name] = ((plan.colours[name] == at[0]) & (at[1] == n))[..., None]
@@ -92,17 +93,20 @@ def one_by_one(
                 moved[name] = jnp.where(_for_event(moving[name], event), other, u[name])
             made = part.factors(moved, reading)
             # differences before sums: these are small where log p is not
-            changes = part.log_p(names, {term: made[term] - terms[term] for term in reading})
+            changes = part.log_p(move.names, {term: made[term] - terms[term] for term in reading})
             new = {}
-            for name in names:
+            for name in move.names:
                 n, keep = number[name], moving[name] if counts is None else moving[name] & counts
                 at_n = jnp.where(keep & below[name], changes[name], 0).sum(-1)
                 at_next = jnp.where(keep & ~below[name], changes[name], 0).sum(-1)
                 new[name] = sums[name].at[..., n].add(at_n).at[..., n + 1].add(at_next)
             return new, None
 
-        found, _ = jax.lax.scan(step, {name: totals[name] for name in move.names}, plan.steps(move))
-        totals |= found
+        start = {name: totals[name] for name in move.names}
+        return totals | jax.lax.scan(step, start, jnp.asarray(plan.steps(move)))[0]
+
+    for move in moves(plan.colours):
+        totals = after(move, totals)
     return total(terms), totals
 
 

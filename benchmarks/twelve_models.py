@@ -199,22 +199,22 @@ def switchpoint():
 
 
 def topics():
-    """Latent Dirichlet allocation (Blei et al. 2003): 50 documents of 30 words, 100 words to choose from, 4 topics."""
+    """Latent Dirichlet allocation (Blei et al. 2003): 30 documents of 20 words, 50 words to choose from, 3 topics."""
     rng = np.random.default_rng(10)
-    document = np.repeat(np.arange(50), 30)
-    share, words = rng.dirichlet(np.full(4, 0.3), 50), rng.dirichlet(np.full(100, 0.1), 4)
-    word = np.array([rng.choice(100, p=share[d] @ words) for d in document])
+    document = np.repeat(np.arange(30), 20)
+    share, words = rng.dirichlet(np.full(3, 0.3), 30), rng.dirichlet(np.full(50, 0.1), 3)
+    word = np.array([rng.choice(50, p=share[d] @ words) for d in document])
 
     def log_joint(z, data):
-        mine = z["topic"][:, None] == jnp.arange(4)
+        mine = z["topic"][:, None] == jnp.arange(3)
         return {
-            "share": dist.Dirichlet(jnp.full(4, 0.3)).log_prob(z["share"]),
-            "words": dist.Dirichlet(jnp.full(100, 0.1)).log_prob(z["words"]),
+            "share": dist.Dirichlet(jnp.full(3, 0.3)).log_prob(z["share"]),
+            "words": dist.Dirichlet(jnp.full(50, 0.1)).log_prob(z["words"]),
             "topic": jnp.where(mine, jnp.log(z["share"])[data["document"]], 0),
             "word": jnp.where(mine, jnp.log(z["words"])[:, data["word"]].T, 0),
         }
 
-    latents = {"share": bbvi.simplex(4, 50), "words": bbvi.simplex(100, 4), "topic": bbvi.categorical(4, len(word))}
+    latents = {"share": bbvi.simplex(3, 30), "words": bbvi.simplex(50, 3), "topic": bbvi.categorical(3, len(word))}
     return bbvi.Model(log_joint, **latents), {"document": document, "word": word}
 
 

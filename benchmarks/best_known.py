@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import scipy.optimize
@@ -12,26 +13,49 @@ from twelve_models import MODELS
 
 import bbvi
 
-STARTS = 40
+STARTS = 20
+#: given all else these are independent, and the best q of each is known
+COLLAPSED = {"mixture": "component", "topics": "topic"}
 
 
 def best_known(name: str) -> dict[str, Any]:
-    """The best ELBO, and how it was found: quasi-Newton ascent from many starts, in double precision."""
+    """The best ELBO, and how it was found."""
     model, data = MODELS[name]()
-    params, num = bbvi.fit(model, data, stop=bbvi.Budget(steps=0)).params, STARTS
     if name == "gamma_factors":
-        params, num = long_run(model, data), 1
+        return long_runs(model, data)
+    params = least_squares(data) if name == "scales" else bbvi.fit(model, data, stop=bbvi.Budget(steps=0)).params
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-        if name == "scales":
-            params = least_squares(data)
-        flat, unravel = ravel_pytree(params)
-        descent = jax.jit(jax.value_and_grad(lambda x: -ELBOS[name](unravel(x), data)))
-        spreads = [(0.0, 0.1, 0.3, 1.0)[start % 4] for start in range(num)]
+        flat, unravel = ravel_pytree(doubles(params))
+
+        def value(params: Any) -> Any:
+            return ELBOS[name](params, data)
+
+        if name in COLLAPSED:
+            value = collapsed(value, COLLAPSED[name])
+        descent = jax.jit(jax.value_and_grad(lambda x: -value(unravel(x))))
+        spreads = [(0.0, 0.3, 1.0, 3.0)[start % 4] for start in range(STARTS)]
         ends = [ascend(descent, np.asarray(flat) + spread * rng.normal(size=flat.shape)) for spread in spreads]
     same = sum(end > max(ends) - 0.001 for end in ends)
-    return {"elbo": max(ends), "how": f"L-BFGS on the exact ELBO; {same} of {num} starts end within 0.001 of it"}
+    return {"elbo": max(ends), "how": f"L-BFGS on the exact ELBO; {same} of {STARTS} starts end within 0.001 of it"}
+
+
+def doubles(params: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+def collapsed(exact: Any, name: str) -> Any:
+    """The ELBO with the best probabilities of the categorical `name`, a function of the other parameters alone."""
+
+    def value(params: Any) -> Any:
+        def at(logits: Any) -> Any:
+            return exact({**params, name: {"logits": logits}})
+
+        even = jnp.zeros_like(params[name]["logits"])
+        # at even odds the gradient in the logits is 1 / k of the logits' best values, less their mean
+        return at(jax.lax.stop_gradient(even.shape[-1] * jax.grad(at)(even)))
+
+    return value
 
 
 def ascend(descent: Any, start: np.ndarray) -> float:
@@ -50,9 +74,9 @@ def ascend(descent: Any, start: np.ndarray) -> float:
             x,
             jac=True,
             method="L-BFGS-B",
-            options={"maxiter": 5_000, "maxfun": 20_000, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-8},
+            options={"maxiter": 5_000, "maxfun": 20_000, "maxcor": 20, "ftol": 1e-11, "gtol": 1e-6},
         )
-        if -found.fun < best + 1e-6:
+        if -found.fun < best + 1e-4:
             break
         x, best = found.x, -found.fun
     return float(best) if best > -1e9 else -np.inf
@@ -72,17 +96,22 @@ def least_squares(data: Any) -> Any:
     }
 
 
-def long_run(model: bbvi.Model, data: Any) -> Any:
-    """Lambda after pathwise gradients from several seeds, of which the best goes on with smaller steps."""
+def long_runs(model: bbvi.Model, data: Any) -> dict[str, Any]:
+    """Pathwise gradients from several seeds, of which the best goes on with more draws and smaller steps."""
+    with jax.enable_x64(True):
+        exact = jax.jit(ELBOS["gamma_factors"])
 
-    def go_on(start: Any, seed: int, draws: int, rate: float, steps: int) -> bbvi.Posterior:
+    def go_on(start: Any, seed: int, draws: int, rate: float) -> bbvi.Posterior:
         return bbvi.fit(
             model, data, gradient=bbvi.Pathwise(), draws=bbvi.MonteCarlo(draws), optimizer=optax.adam(rate),
-            stop=bbvi.Budget(steps=steps), start=start, seed=seed, progress=False,
+            stop=bbvi.Budget(steps=2_000), start=start, seed=seed, progress=False,
         )  # fmt: skip
 
-    fits = [go_on(None, seed, 10, 0.05, 2_000) for seed in range(10)]
-    best = max(fits, key=lambda fit: fit.elbo(10_000))
-    for draws, rate, steps in ((30, 0.01, 2_000), (100, 0.001, 2_000)):
-        best = go_on(best, 0, draws, rate, steps)
-    return best.params
+    def elbo(fit: bbvi.Posterior) -> float:
+        with jax.enable_x64(True):
+            return float(exact(doubles(fit.params), data))
+
+    best = max((go_on(None, seed, 10, 0.05) for seed in range(10)), key=elbo)
+    for draws, rate in ((30, 0.01), (100, 0.001), (100, 0.0003)):
+        best = go_on(best, 0, draws, rate)
+    return {"elbo": elbo(best), "how": "the best of 10 pathwise runs, gone on with Adam's steps down to 0.0003"}

@@ -127,6 +127,10 @@ def table(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def stored() -> dict[str, Any]:
+    return json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+
+
 def shown(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
@@ -143,11 +147,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="the exact ELBOs beside those of draws")
     parser.add_argument("--quick", action="store_true", help="one small model and few steps, as a smoke")
     options = parser.parse_args()
-    known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    known = stored()
     if options.best_known:
         for name in options.models:
-            known[name] = best_known(name)
-            print(name, known[name], flush=True)
+            found = best_known(name)
+            print(name, found, flush=True)
+            known = stored() | {name: found}
             KNOWN.write_text(json.dumps({name: known[name] for name in MODELS if name in known}, indent=1) + "\n")
         return
     if options.check:

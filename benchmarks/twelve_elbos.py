@@ -160,12 +160,10 @@ def mixture(params, y):
 
 
 def hidden_markov(params, y):
-    level, state = Normal(params["level"]), Categorical(params["state"])
-    square = (y[:, None] - level.mean) ** 2 + level.variance
+    state = Categorical(params["state"])
     moves = (state.probs[:-1] @ jnp.log(STAY) * state.probs[1:]).sum() - jnp.log(3.0)
-    likelihood = (state.probs * (-0.5 * square - HALF_LOG_TWO_PI)).sum()
-    prior = normal((level.mean - LEVELS) ** 2 + level.variance, 1.0)
-    return prior + moves + likelihood + level.entropy + state.entropy
+    likelihood = (state.probs * (-0.5 * (y[:, None] - LEVELS) ** 2 - HALF_LOG_TWO_PI)).sum()
+    return moves + likelihood + state.entropy
 
 
 def ising(params, y):

@@ -21,7 +21,7 @@ DISASTERS = np.array(
     float,
 )
 
-STAY = np.array([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]])
+STAY = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
 LEVELS = np.array([-2.0, 0.0, 2.0])
 COUPLING = 0.35
 
@@ -106,23 +106,21 @@ def mixture():
 
 
 def hidden_markov():
-    """A hidden Markov chain of 100 steps through three states whose levels are roughly known."""
+    """A hidden Markov chain of 100 steps through three states of known levels."""
     rng = np.random.default_rng(6)
     states = [0]
     for _ in range(99):
         states.append(rng.choice(3, p=STAY[states[-1]]))
-    y = rng.normal(LEVELS[np.array(states)] + np.array([0.3, -0.2, 0.4])[np.array(states)], 1.0)
+    y = rng.normal(LEVELS[np.array(states)], 1.0)
 
     def log_joint(z, y):
-        mine = z["state"][:, None] == jnp.arange(3)
         return {
-            "level": dist.Normal(LEVELS, 1).log_prob(z["level"]),
             "first": dist.Categorical(jnp.ones(3) / 3).log_prob(z["state"][0]),
             "next": jnp.log(STAY)[z["state"][:-1], z["state"][1:]],
-            "y": jnp.where(mine, dist.Normal(z["level"], 1).log_prob(y[:, None]), 0),
+            "y": dist.Normal(jnp.array(LEVELS)[z["state"]], 1).log_prob(y),
         }
 
-    return bbvi.Model(log_joint, level=bbvi.real(3), state=bbvi.categorical(3, 100)), y
+    return bbvi.Model(log_joint, state=bbvi.categorical(3, 100)), y
 
 
 def ising():
@@ -199,22 +197,22 @@ def switchpoint():
 
 
 def topics():
-    """Latent Dirichlet allocation (Blei et al. 2003): 50 documents of 30 words, 100 words to choose from, 4 topics."""
+    """Latent Dirichlet allocation (Blei et al. 2003): 30 documents of 20 words, 50 words to choose from, 3 topics."""
     rng = np.random.default_rng(10)
-    document = np.repeat(np.arange(50), 30)
-    share, words = rng.dirichlet(np.full(4, 0.3), 50), rng.dirichlet(np.full(100, 0.1), 4)
-    word = np.array([rng.choice(100, p=share[d] @ words) for d in document])
+    document = np.repeat(np.arange(30), 20)
+    share, words = rng.dirichlet(np.full(3, 0.3), 30), rng.dirichlet(np.full(50, 0.1), 3)
+    word = np.array([rng.choice(50, p=share[d] @ words) for d in document])
 
     def log_joint(z, data):
-        mine = z["topic"][:, None] == jnp.arange(4)
+        mine = z["topic"][:, None] == jnp.arange(3)
         return {
-            "share": dist.Dirichlet(jnp.full(4, 0.3)).log_prob(z["share"]),
-            "words": dist.Dirichlet(jnp.full(100, 0.1)).log_prob(z["words"]),
+            "share": dist.Dirichlet(jnp.full(3, 0.3)).log_prob(z["share"]),
+            "words": dist.Dirichlet(jnp.full(50, 0.1)).log_prob(z["words"]),
             "topic": jnp.where(mine, jnp.log(z["share"])[data["document"]], 0),
             "word": jnp.where(mine, jnp.log(z["words"])[:, data["word"]].T, 0),
         }
 
-    latents = {"share": bbvi.simplex(4, 50), "words": bbvi.simplex(100, 4), "topic": bbvi.categorical(4, len(word))}
+    latents = {"share": bbvi.simplex(3, 30), "words": bbvi.simplex(50, 3), "topic": bbvi.categorical(3, len(word))}
     return bbvi.Model(log_joint, **latents), {"document": document, "word": word}
 
 

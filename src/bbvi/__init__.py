@@ -19,13 +19,14 @@ from bbvi.optimizers import adagrad, robbins_monro
 from bbvi.pathwise import Pathwise
 from bbvi.posterior import Posterior, load
 from bbvi.predict import predictive_log_likelihood
+from bbvi.quasi import QuasiMonteCarlo
 from bbvi.stop import Budget, ParameterChange
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AllAtOnce", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
-    "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
+    "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
     "metropolis_within_gibbs", "missing", "mixing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
     "real", "robbins_monro", "simplex", "unit_interval",

@@ -30,6 +30,8 @@ class AbstractControlVariate(eqx.Module):
     shift_invariant: ClassVar[bool]
     #: whether `revisit` is needed
     two_passes: ClassVar[bool]
+    #: whether a* for a sample is taken from others of its fold, which then have to be independent of it
+    independent_draws: ClassVar[bool] = False
 
     @property
     def num_folds(self) -> int:
@@ -148,6 +150,7 @@ class LeaveOneOut(AbstractControlVariate):
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
     two_passes: ClassVar[bool] = True
+    independent_draws: ClassVar[bool] = True
 
     def summands(self, weight, score):
         fh, hh = _inner_products(weight, score)

@@ -40,6 +40,11 @@ class AbstractGradient(eqx.Module):
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
+    @property
+    def num_folds(self) -> int:
+        """How many folds of the samples have to be independent of each other."""
+        return 1
+
     def room(self, target: Target, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
         """Memory that estimates hand on, from one to the next."""
         return None
@@ -98,8 +103,18 @@ class Score(AbstractGradient):
             name = type(self.control_variate).__name__
             raise ValueError(
                 f"{name} needs {least} draws or more to estimate a*, got {draws.num}; "
-                f"use draws=bbvi.MonteCarlo({least}) or more, or control_variate=None"
+                f"use draws=bbvi.{type(draws).__name__}({least}) or more, or control_variate=None"
             )
+        if self._variate().independent_draws and not draws.independent:
+            raise ValueError(
+                f"{type(self.control_variate).__name__} takes a* for a sample from the others, which know it where draws are "
+                f"not independent, as those of {type(draws).__name__}: the gradient would be biased. Use "
+                "control_variate=bbvi.CrossFit(), which keeps to folds that are independent"
+            )
+
+    @property
+    def num_folds(self):
+        return self._variate().num_folds
 
     def room(self, target, params, batch, draws):
         cut = layout(draws, target.floats_per_draw, self._variate().num_folds)

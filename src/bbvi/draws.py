@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bbvi.blankets import Blankets
 from bbvi.counter import Address, Key
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.latents import Latent
@@ -33,7 +34,7 @@ class AbstractDraws(eqx.Module):
         """Into how many folds the samples can be cut where so many are wanted."""
         return wanted
 
-    def arranged(self, problem: Problem, folds: int) -> "AbstractDraws":
+    def arranged(self, problem: Problem, blankets: Blankets, folds: int) -> "AbstractDraws":
         """The same draws for the latents of a problem, in this many folds that are independent of each other."""
         return self
 

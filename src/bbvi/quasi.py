@@ -1,25 +1,18 @@
 """Randomised quasi-Monte Carlo: samples that fill the space of the random numbers evenly."""
 
-import math
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import Literal
 from jaxtyping import Array
 
 from bbvi.counter import AbstractNet, Address
+from bbvi.dimensions import dimensions
 from bbvi.draws import AbstractDraws, check_numbers
-from bbvi.latents import Latent, type_name
-from bbvi.model import Problem
 from bbvi.nets import MOST_DIMENSIONS, SobolNet, directions
-from bbvi.retrace import retrace
 
 _NETS = 2
-_NAMES = ("bbvi first word", "bbvi second word")
 
 
 class QuasiMonteCarlo(AbstractDraws):
@@ -52,10 +45,9 @@ class QuasiMonteCarlo(AbstractDraws):
     def num_folds(self, wanted):
         return min(wanted, _NETS)
 
-    def arranged(self, problem, folds):
-        return eqx.tree_at(
-            lambda d: d.nets, self, _Nets(problem, self.num, self.num_folds(folds)), is_leaf=lambda x: x is None
-        )
+    def arranged(self, problem, blankets, folds):
+        nets = _Nets(dimensions(problem, blankets), self.num, self.num_folds(folds))
+        return eqx.tree_at(lambda draws: draws.nets, self, nets, is_leaf=lambda leaf: leaf is None)
 
     def sample(self, name, family, params, address):
         assert self.nets is not None, "arranged for the latents of a problem"
@@ -64,66 +56,19 @@ class QuasiMonteCarlo(AbstractDraws):
 
 
 class _Nets:
-    """A dimension for every uniform of every factor of q.
+    """The nets of all factors of q, given the dimensions of their uniforms."""
 
-    Globals come first, then locals of fixed shape, then ragged ones, whose latents take turns along their axes: no
-    dimension depends on how far an axis is padded. All groups have the same dimensions, each scrambled on its own.
-    """
-
-    def __init__(self, problem: Problem, num: int, num_nets: int):
-        self._num_nets, self._dimensions = num_nets, _dimensions(problem)
-        most = 1 + max(int(table.max()) for table in self._dimensions.values())
+    def __init__(self, of_latents: dict[str, np.ndarray], num: int, num_nets: int):
+        self._num_nets, self._dimensions = num_nets, of_latents
+        most = 1 + max(int(table.max()) for table in of_latents.values())
         if most > MOST_DIMENSIONS:
             raise ValueError(
-                f"QuasiMonteCarlo: the globals and the locals of one group take {most} random numbers, and Sobol's sequence "
-                f"has {MOST_DIMENSIONS} dimensions; use draws=bbvi.MonteCarlo({num})"
+                f"QuasiMonteCarlo: factors of log p tie latents together that take {most} random numbers, and Sobol's "
+                f"sequence has {MOST_DIMENSIONS} dimensions; use draws=bbvi.MonteCarlo({num}), or see with bbvi.explain "
+                "whether a factor reads more latents than it should"
             )
         self._directions = directions(most, (num // num_nets).bit_length() - 1)
 
     def of(self, name: str, element: Array) -> AbstractNet:
         """The net of one factor of q."""
-        dimensions = jnp.asarray(self._dimensions[name])[element]
-        return SobolNet(jnp.asarray(self._directions), dimensions, self._num_nets)
-
-
-def _dimensions(problem: Problem) -> dict[str, np.ndarray]:
-    """For each latent, by the numbers of its elements, the dimensions of their uniforms: (elements, parts, words)."""
-    latents = problem.globals | problem.locals
-    uniforms = {name: _num_uniforms(name, latent) for name, latent in latents.items()}
-    sizes = {name: math.prod(s for s in latent.shape if isinstance(s, int)) for name, latent in latents.items()}
-    turn = sum(sizes[name] * math.prod(uniforms[name]) for name, latent in latents.items() if latent.ragged_axes)
-    first = sum(sizes[name] * math.prod(uniforms[name]) for name, latent in latents.items() if not latent.ragged_axes)
-    begin, found = {False: 0, True: first}, {}
-    for name, latent in latents.items():
-        ragged, num = bool(latent.ragged_axes), math.prod(uniforms[name])
-        places, inside = np.divmod(np.arange(1 + int(latent.elements(problem.lengths).max())), sizes[name])
-        of_element = begin[ragged] + places * turn + inside * num
-        found[name] = of_element[:, None, None] + np.arange(num).reshape(uniforms[name])
-        begin[ragged] += sizes[name] * num
-    return found
-
-
-class _Count(AbstractNet):
-    """No points: words that can be counted."""
-
-    def bits(self, key, element, sample, part):
-        return checkpoint_name(part, _NAMES[0]), checkpoint_name(part, _NAMES[1])
-
-
-def _num_uniforms(name: str, latent: Latent) -> tuple[int, int]:
-    """How many random numbers a draw of one factor takes: in how many parts, and one or two in each."""
-    family, word = latent.family, jnp.uint32(0)
-    params = {p: jnp.zeros(entry.raw_shape()) for p, entry in family.parameters().items()}
-    address = Address(jnp.zeros(2, jnp.uint32), word, word, word, _Count())
-    try:
-        closed = retrace(jax.make_jaxpr(lambda p: family.sample(p, address))(params), {})
-    except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without
-        raise ValueError(
-            f"QuasiMonteCarlo: q of {name!r} is {type_name(family)}, which cannot be drawn by inversion: numpyro has no "
-            "icdf for it; choose another q, or draws=bbvi.MonteCarlo"
-        ) from None
-    used = {atom for eqn in closed.jaxpr.eqns for atom in eqn.invars if not isinstance(atom, Literal)}
-    words = [eqn for eqn in closed.jaxpr.eqns if eqn.primitive.name == "name" and eqn.outvars[0] in used]
-    first, second = ([eqn.outvars[0].aval for eqn in words if eqn.params["name"] == n] for n in _NAMES)
-    halves = 1 if jnp.result_type(float) == jnp.float32 else 2
-    return sum(math.prod(aval.shape) for aval in first) // halves, 2 if second else 1
+        return SobolNet(jnp.asarray(self._directions), jnp.asarray(self._dimensions[name])[element], self._num_nets)

@@ -18,7 +18,7 @@ from bbvi.model import Problem
 from bbvi.stages import Staged, materialise
 
 # sums over this many samples are fast; where there is little to do, one chunk is faster still
-_SAMPLES_PER_CHUNK, _FEW_FLOATS = 256, 1 << 17
+_SAMPLES_PER_CHUNK, _FEW_FLOATS = 288, 1 << 17
 _FLOATS_PER_CHUNK = 1 << 20
 
 
@@ -27,7 +27,7 @@ class AbstractDraws(eqx.Module):
 
     num: eqx.AbstractVar[int]
     chunk: eqx.AbstractVar[int | None]
-    #: whether the samples are independent of each other; if not, their folds are
+    #: whether the samples are independent of each other; if not, the first fold is of the others
     independent: ClassVar[bool] = True
 
     def num_folds(self, wanted: int) -> int:
@@ -35,7 +35,7 @@ class AbstractDraws(eqx.Module):
         return wanted
 
     def arranged(self, problem: Problem, blankets: Blankets, folds: int) -> "AbstractDraws":
-        """The same draws for the latents of a problem, in this many folds that are independent of each other."""
+        """The same draws for the latents of a problem, to be cut into this many folds."""
         return self
 
     @abstractmethod

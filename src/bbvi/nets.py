@@ -38,18 +38,20 @@ def directions(num_dimensions: int, num_bits: int) -> UInt32[np.ndarray, "dimens
 
 
 class SobolNet(AbstractNet):
-    """The nets of one factor of q: points of independent nets, one net after the other.
+    """The points of one factor of q: those of a small net, `pilot` of them, and then those of a large one.
+
+    Both have the same scramble, but shifts of their own: given the scramble they are independent.
 
     `dimensions` are those of the factor's uniforms, of which a part of an address has one or two.
     """
 
     directions: UInt32[Array, "dimensions bits"]
     dimensions: Int[Array, "parts words"]
-    num_nets: int = eqx.field(static=True)
+    pilot: int = eqx.field(static=True)
 
     def bits(self, key, element, sample, part):
         num_bits = self.directions.shape[1]
-        numbers = np.arange(num_bits + self.num_nets, dtype=np.uint32)
+        numbers = np.arange(num_bits + 2, dtype=np.uint32)
         random = jnp.stack(threefry(part_key(key, part), numbers, jnp.broadcast_to(element, numbers.shape)))
         columns, shifts = random[:, :num_bits], random[:, num_bits:]
         # the low half of a double is a point of the same coordinate, scrambled on its own
@@ -57,11 +59,13 @@ class SobolNet(AbstractNet):
         scrambled = _scrambled(self.directions[coordinates], columns)
         # once for all samples
         words = mark(jnp.concatenate([scrambled, shifts], axis=1))
-        point = words[:, num_bits]
-        for net in range(1, self.num_nets):
-            point = jnp.where(sample >> np.uint32(num_bits) == net, words[:, num_bits + net], point)
+        point, number = words[:, num_bits], sample
+        if self.pilot:
+            small = sample < np.uint32(self.pilot)
+            point = jnp.where(small, words[:, num_bits + 1], point)
+            number = jnp.where(small, sample, sample - np.uint32(self.pilot))
         for bit in range(num_bits):
-            point = point ^ jnp.where((sample >> np.uint32(bit)) & 1 == 1, words[:, bit], 0)
+            point = point ^ jnp.where((number >> np.uint32(bit)) & 1 == 1, words[:, bit], 0)
         return point[0], point[1]
 
 

@@ -31,7 +31,8 @@ def fit(*, nodes=48):
     t = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
     x, s = END * t, (LARGEST_S + SMALLEST_S) / 2 + (LARGEST_S - SMALLEST_S) / 2 * t
     values = exact(x[:, None], s[None, :])
-    weight = np.exp(-(x**2) / 4)[:, None] + 0.02  # what counts is the probability between the right a and that of the fit
+    # what counts is the probability between the right a and that of the fit
+    weight = np.exp(-(x**2) / 4)[:, None] + 0.02
     in_x = np.linalg.lstsq(chebvander(t, DEGREE_X) * weight, values * weight, rcond=None)[0]
     return np.linalg.lstsq(chebvander(2 * s / LARGEST_S - 1, DEGREE_S), in_x.T, rcond=None)[0]
 

@@ -32,7 +32,8 @@ def dimensions(problem: Problem, blankets: Blankets) -> dict[str, np.ndarray]:
     have the same, each scrambled on its own.
     """
     uniforms = {name: _num_uniforms(name, latent) for name, latent in problem.latents.items()}
-    found, first = {}, 0
+    found: dict[str, np.ndarray] = {}
+    first = 0
     fixed = [name for name, latent in problem.locals.items() if not latent.ragged_axes]
     for names in (list(problem.globals), fixed):
         found |= _coloured(problem, blankets, names, uniforms)

@@ -17,7 +17,7 @@ import bbvi
 from bbvi.control_variates import LeaveOneOut
 from bbvi.counter import seed_key
 from bbvi.dimensions import dimensions
-from bbvi.evaluate import Batch
+from bbvi.draws import draw_latent
 from bbvi.model import bind
 from bbvi.nets import MOST_DIMENSIONS
 from bbvi.target import find_target
@@ -181,46 +181,49 @@ def test_too_many_latents_in_one_factor_are_refused():
 # ---- bits are a function of the address ------------------------------------------------------------------------
 
 
-def estimated(data, groups, chunk=None):
-    """One gradient of the groups' rows, by group."""
-    model = ragged_model()
-    problem, flat, cohort = bind(model, data)
-    target = find_target(problem, flat, cohort)
-    # longer groups in a bucket of their own would stand in another order
-    target = target._replace(buckets=())
-    gradient = bbvi.Score()
-    draws = bbvi.QuasiMonteCarlo(16, chunk=chunk)
-    draws = draws.arranged(problem, target.blankets, gradient.num_folds(draws))
-    params = bbvi.fit(model, data, stop=bbvi.Budget(steps=0), seed=3)._params
-    numbers = jnp.arange(groups)
-    rows = jax.tree.map(lambda leaf: leaf[numbers], params["locals"])
-    batch = Batch(numbers, cohort.take(numbers), cohort.lengths(numbers), rows, None)
-    estimate = jax.jit(lambda p: gradient.estimate(target, p, flat, batch, draws=draws, key=seed_key(1)))
-    return estimate(params["globals"])
+def drawn(data, samples):
+    """Draws of the second group's locals."""
+    problem, flat, groups = bind(ragged_model(), data)
+    draws = bbvi.QuasiMonteCarlo(16).arranged(problem, find_target(problem, flat, groups).blankets, 9)
+    found = {}
+    for name, latent in problem.locals.items():
+        shapes = {p: latent.padded(problem.lengths) + e.raw_shape() for p, e in latent.family.parameters().items()}
+        params = {p: jnp.zeros(shape) for p, shape in shapes.items()}
+        where = {"key": seed_key(1), "group": 1, "samples": jnp.asarray(samples), "lengths": problem.lengths}
+        found[name] = draw_latent(draws, name, latent, params, **where)
+    return found
 
 
-def test_padding_and_chunks_do_not_change_the_gradient():
-    whole = estimated(cohort(), 2)
-    padded, chunked = estimated(cohort(np.ones(9)), 2), estimated(cohort(), 2, chunk=2)
-    for other in (padded, chunked):
-        for name, length in (("x", (3, 1)), ("t", (2, 3))):
-            for p, leaf in whole.rows[name].items():
-                for group, own in enumerate(length):
-                    np.testing.assert_allclose(
-                        leaf[group, :own], other.rows[name][p][group, :own], rtol=2e-4, atol=1e-5
-                    )
+def test_padding_and_chunks_of_samples_do_not_change_a_bit():
+    samples = np.arange(18, dtype=np.uint32)
+    whole, padded = drawn(cohort(), samples), drawn(cohort(np.ones(9)), samples)
+    chunk = drawn(cohort(), samples[5:9])
+    for name, u in whole.items():
+        corner = tuple(slice(size) for size in u.shape)
+        np.testing.assert_array_equal(u, padded[name][corner])
+        np.testing.assert_array_equal(u[..., 5:9], chunk[name])
 
 
-@pytest.mark.parametrize("variate", [bbvi.CrossFit(), None])
-def test_a_run_is_the_same_in_chunks_of_steps(variate, monkeypatch):
-    model, y = gamma_chain()
-    settings = {
-        "draws": bbvi.QuasiMonteCarlo(8), "gradient": bbvi.Score(control_variate=variate),
-        "stop": bbvi.Budget(steps=12),
-    }  # fmt: skip
-    whole = bbvi.fit(model, y, **settings)
+def pair():
+    return bbvi.Model(lambda z, _: -0.5 * (z["x"][0] - 1.0) ** 2 - (z["x"][1] - z["x"][0]) ** 2, x=bbvi.real(2))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_chunks_of_samples_change_rounding_only(chunk):
+    start = bbvi.fit(pair(), stop=bbvi.Budget(steps=0))
+    one, other = (
+        bbvi.gradient_moments(pair(), None, start, draws=bbvi.QuasiMonteCarlo(16, chunk=c), repeats=3).mean["x"]
+        for c in (None, chunk)
+    )
+    for p, leaf in one.items():
+        np.testing.assert_allclose(leaf, other[p], rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_the_same_in_chunks_of_steps(monkeypatch):
+    settings = {"draws": bbvi.QuasiMonteCarlo(8), "stop": bbvi.Budget(steps=12)}
+    whole = bbvi.fit(pair(), **settings)
     monkeypatch.setattr(sys.modules["bbvi.chunks"], "_SECONDS_PER_CHUNK", 1e-9)
-    jax.tree.map(np.testing.assert_array_equal, whole.params, bbvi.fit(model, y, **settings).params)
+    jax.tree.map(np.testing.assert_array_equal, whole.params, bbvi.fit(pair(), **settings).params)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def drawn(data, samples):
         shapes = {p: latent.padded(problem.lengths) + e.raw_shape() for p, e in latent.family.parameters().items()}
         params = {p: jnp.zeros(shape) for p, shape in shapes.items()}
         where = {"key": seed_key(1), "group": 1, "samples": jnp.asarray(samples), "lengths": problem.lengths}
-        found[name] = draw_latent(draws, name, latent, params, **where)
+        found[name] = jax.jit(lambda p, n=name, z=latent, at=where: draw_latent(draws, n, z, p, **at))(params)
     return found
 
 

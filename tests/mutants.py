@@ -50,8 +50,8 @@ MUTANTS = {
     ),
     "PlugIn in place of LeaveOneOut": Mutant(
         "gradient.py",
-        "return NoControlVariate() if self.control_variate is None else self.control_variate",
-        "from bbvi.control_variates import PlugIn\n\n        return NoControlVariate() if self.control_variate is None else PlugIn()",
+        "variate = NoControlVariate() if self.control_variate is None else self.control_variate",
+        "from bbvi.control_variates import PlugIn\n\n        variate = NoControlVariate() if self.control_variate is None else PlugIn()",
         "leave_one_out_has_no_bias or unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
     "padding counted in the score": Mutant(

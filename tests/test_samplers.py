@@ -9,6 +9,7 @@ import scipy.stats
 
 from bbvi.counter import Address, fold, seed_key
 from bbvi.gamma_quantile import log_gamma_quantile
+from bbvi.poisson_quantile import poisson_quantile
 from bbvi.samplers import inverse_normal, log_gamma
 
 SHAPES = (1e-3, 1e-2, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 100.0, 1e4)
@@ -87,6 +88,20 @@ def test_inverse_normal_is_within_a_millionth_of_every_tail():
     u = words * 2.0**-23 + 2.0**-24
     found = np.asarray(jax.jit(inverse_normal)(jnp.asarray(u, jnp.float32)), np.float64)
     assert np.abs(found - scipy.special.ndtri(u)).max() < 1e-6
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.1, 1.0, 5.0, 19.9, 20.1, 300.0, 1e4, 1e6])
+def test_poisson_counts_are_the_quantiles(rate):
+    """Where a count is not SciPy's, u lies within rounding of the step between the two."""
+    rng = np.random.default_rng(0)
+    words = np.unique(np.concatenate([np.arange(2048), rng.integers(0, 2**23, 20_000), 2**23 - 1 - np.arange(2048)]))
+    u, log_rate = words * 2.0**-23 + 2.0**-24, np.float32(np.log(rate))
+    find = jax.jit(lambda u: poisson_quantile(u, inverse_normal(u), jnp.asarray(log_rate)))
+    found = np.asarray(jax.vmap(find)(jnp.asarray(u, jnp.float32)))
+    exact = scipy.stats.poisson(np.float64(jnp.exp(log_rate)))  # at the rate as single precision has it
+    off = np.maximum(u - exact.cdf(found), exact.cdf(found - 1) - u)
+    assert off.max() < 3e-7
+    assert found.min() >= 0
 
 
 # ---- draws ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from bbvi.optimizers import adagrad, robbins_monro
 from bbvi.pathwise import Pathwise
 from bbvi.posterior import Posterior, load
 from bbvi.predict import predictive_log_likelihood
+from bbvi.quasi import QuasiMonteCarlo
 from bbvi.stop import Budget, ParameterChange
 
 __version__ = "0.1.0"
@@ -29,8 +30,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel",
     "LeaveOneOut", "LocalExpectation", "Model", "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior",
-    "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments", "interval",
-    "iterate", "iterate_metropolis", "load", "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing",
-    "natural", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro",
-    "simplex", "unit_interval",
+    "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
+    "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings", "metropolis_within_gibbs",
+    "missing", "mixing", "natural", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
+    "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

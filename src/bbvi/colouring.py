@@ -32,14 +32,19 @@ def colour(reads: sparse.csr_array) -> np.ndarray:
     The better of two greedy rules, first fit and next fit. Next fit goes on from the colour before, which is what a
     grid needs: there first fit can take one colour too many.
     """
-    columns = sparse.csc_array(reads)
-    members = np.split(columns.indices, columns.indptr[1:-1])
-    first, following = _greedy(members, reads.shape[0], cyclic=False), _greedy(members, reads.shape[0], cyclic=True)
+    first, following = first_fit(reads), _greedy(reads, cyclic=True)
     return first if first.max(initial=0) <= following.max(initial=0) else following
 
 
-def _greedy(members: Sequence[np.ndarray], num_rows: int, *, cyclic: bool) -> np.ndarray:
-    used = [0] * num_rows  # for each row the set of its colours, as bits
+def first_fit(reads: sparse.csr_array) -> np.ndarray:
+    """A colour for each column by first fit: those of the first columns do not change when others follow."""
+    return _greedy(reads, cyclic=False)
+
+
+def _greedy(reads: sparse.csr_array, *, cyclic: bool) -> np.ndarray:
+    columns = sparse.csc_array(reads)
+    members = np.split(columns.indices, columns.indptr[1:-1])
+    used = [0] * reads.shape[0]  # for each row the set of its colours, as bits
     found, last, num = np.zeros(len(members), int), -1, 0
     for element, rows in enumerate(members):
         taken = 0
@@ -109,6 +114,19 @@ def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:
                 "no colouring is common to all groups; write the look-up as a product with an indicator matrix"
             )
     return _distinct(_blocks(problem, problem.locals, blankets.group), _width(problem, problem.locals))
+
+
+def reads_in_any_group(problem: Problem, blankets: Blankets, names: Mapping[str, Any]) -> sparse.csr_array:
+    """Factors by the elements of these latents, whatever the data look up: then a factor may read all of a latent."""
+    blocks = list(_blocks(problem, names, blankets.prior)) + list(_blocks(problem, names, blankets.group))
+    for term in dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, [])):
+        read = [
+            term in blankets.group.get(name, {}) or any(item.term == term for item in blankets.look_ups.get(name, []))
+            for name in names
+        ]
+        sizes = [int(np.prod(problem.shape(name))) for name in names]
+        blocks.append(sparse.csr_array(np.repeat(read, sizes)[None]))
+    return _distinct(blocks, _width(problem, names))
 
 
 def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Colours:

@@ -30,11 +30,17 @@ class AbstractControlVariate(eqx.Module):
     shift_invariant: ClassVar[bool]
     #: whether `revisit` is needed
     two_passes: ClassVar[bool]
+    #: whether a* for a sample is taken from others of its fold, which then have to be independent of it
+    independent_draws: ClassVar[bool] = False
 
     @property
     def num_folds(self) -> int:
         """Into how many folds the samples are cut."""
         return 1
+
+    def on_nets(self) -> "AbstractControlVariate":
+        """What takes its place where the samples of a step are a net, not independent of each other."""
+        return self
 
     @abstractmethod
     def summands(self, weight: Weight, score: Scores) -> Any:
@@ -98,7 +104,7 @@ class CrossFit(AbstractControlVariate):
     """Eq. 9's a* for each fold of samples from the other folds: unbiased, in one pass, whatever the number of draws.
 
     a_k = sum_{t not in k} <f_t, h_t> / sum_{t not in k} <h_t, h_t>, and 0 where the denominator is 0. With as many
-    folds as draws it is `LeaveOneOut`.
+    folds as draws it is `LeaveOneOut`. With `QuasiMonteCarlo` a* comes from a small net of its own.
 
     Examples:
         >>> import bbvi
@@ -119,6 +125,9 @@ class CrossFit(AbstractControlVariate):
     def num_folds(self):
         return self.folds
 
+    def on_nets(self):
+        return FromPilot()
+
     def summands(self, weight, score):
         return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
 
@@ -132,6 +141,37 @@ class CrossFit(AbstractControlVariate):
         fh = jnp.moveaxis(fh, -1, 0)
         a = _ratio(_others(fh), _others(_over_parameters(squares, None, fh.ndim)))
         return {name: (f[name] - _expand(a, f[name]) * h[name]).sum(0) / num for name in f}
+
+
+class FromPilot(AbstractControlVariate):
+    """Eq. 9's a* from the first fold, which is independent of the others and is left out of the average.
+
+    For samples that are a net: cut into folds that are independent of each other, it would lose its evenness. a* need
+    not be precise, since the scores of a net have a mean next to zero.
+    """
+
+    share: int = 8
+    min_draws: ClassVar[int] = 2
+    shift_invariant: ClassVar[bool] = True
+    two_passes: ClassVar[bool] = False
+
+    @property
+    def num_folds(self):
+        return 1 + self.share
+
+    def summands(self, weight, score):
+        return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
+
+    def revisit(self, elsewhere, weight, score):
+        return None
+
+    def gradient(self, sums, squares, revisited, num):
+        fh = sums["fh"][..., 0]
+        first = {name: square[..., 0] for name, square in squares.items()}
+        a = _ratio(fh, _over_parameters(first, None, fh.ndim))
+        f, h = ({name: leaf[..., 1:].sum(-1) for name, leaf in sums[part].items()} for part in ("f", "h"))
+        folds = sums["fh"].shape[-1]
+        return {name: (f[name] - _expand(a, f[name]) * h[name]) / (num * (folds - 1) / folds) for name in f}
 
 
 class LeaveOneOut(AbstractControlVariate):
@@ -148,6 +188,7 @@ class LeaveOneOut(AbstractControlVariate):
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
     two_passes: ClassVar[bool] = True
+    independent_draws: ClassVar[bool] = True
 
     def summands(self, weight, score):
         fh, hh = _inner_products(weight, score)

@@ -179,7 +179,7 @@ def _distances(averages: Averages) -> dict[str, Distance]:
             for p in averages.params[name]
         ]
         moved = jax.tree.map(jnp.subtract, averages.late[name], averages.params[name])
-        ahead = sum(jnp.vdot(averages.gradient[name][p], moved[p]) for p in moved)
+        ahead = sum((jnp.vdot(averages.gradient[name][p], moved[p]) for p in moved), jnp.zeros(()))
         total, num = (sum(part, jnp.zeros(())) for part in zip(*pairs, strict=True))
         out[name] = Distance(total, num, _AHEAD * ahead)
     return out

@@ -6,6 +6,7 @@ chunk or batch it is drawn in.
 """
 
 import zlib
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -20,6 +21,8 @@ Key = UInt32[Array, "2"]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
+#: added to a part: where the rest of the bits of a double are
+LOW_HALVES = np.uint32(1 << 31)
 
 
 @jax.jit
@@ -70,24 +73,35 @@ def fold_names(key: Key, names: Sequence[str]) -> dict[str, Key]:
     return {name: jnp.stack([first[i], second[i]]) for i, name in enumerate(names)}
 
 
+class AbstractNet(eqx.Module):
+    """Points that stand together where random numbers would stand alone."""
+
+    @abstractmethod
+    def bits(self, key: Key, element: Array, sample: Array, part: Array) -> tuple[Array, Array]:
+        """Two coordinates, as words, of the point with the number of the sample."""
+
+
 class Address(eqx.Module):
     """Where one draw of one factor of q stands; all its random numbers come from here.
 
-    `key` has come down through seed, step, group and latent; `group` is there to be read, 0 for globals.
+    `key` has come down through seed, step, group and latent; `group` is there to be read, 0 for globals. With a
+    `net` the samples of one address are not independent of each other: each is uniform, and together they are even.
     """
 
     key: Key
     group: UInt32[Array, ""]
     element: UInt32[Array, ""]
     sample: UInt32[Array, ""]
+    net: AbstractNet | None = None
 
     def bits(self, part: int | Array = 0) -> tuple[Array, Array]:
         """Two independent words; other `part`s of the same address are independent again.
 
         The part is added to the key: Threefry's keys may be counters as well as its inputs.
         """
-        key = jnp.stack([self.key[0], self.key[1] + jnp.asarray(part, jnp.uint32)])
-        return threefry(key, self.sample, self.element)
+        if self.net is not None:
+            return self.net.bits(self.key, self.element, self.sample, jnp.asarray(part, jnp.uint32))
+        return threefry(part_key(self.key, part), self.sample, self.element)
 
     def uniform(self, part: int | Array = 0) -> Float[Array, ""]:
         """The first of `uniforms`."""
@@ -102,12 +116,21 @@ class Address(eqx.Module):
             # one array holds both: XLA on CPU would hash once for each array
             both = mark(jax.lax.complex(_open_unit(first), _open_unit(second)))
             return both.real, both.imag
-        third, fourth = self.bits(jnp.asarray(part, jnp.uint32) + jnp.uint32(1 << 31))
+        third, fourth = self.bits(jnp.asarray(part, jnp.uint32) + LOW_HALVES)
+        if self.net is not None:
+            second, third = third, second  # the two words of a net are coordinates of their own
         return _open_unit64(first, second), _open_unit64(third, fourth)
 
-    def jax_key(self) -> Array:
-        """A JAX key of this address, for samplers that ask for one."""
+    def jax_key(self) -> Array | None:
+        """A JAX key of this address, for samplers that ask for one; a net has none."""
+        if self.net is not None:
+            return None
         return jax.random.wrap_key_data(jnp.stack(self.bits()), impl="threefry2x32")
+
+
+def part_key(key: Key, part: int | Array) -> Key:
+    """The key of one part of an address."""
+    return jnp.stack([key[0], key[1] + jnp.asarray(part, jnp.uint32)])
 
 
 def _open_unit(word: Array) -> Array:

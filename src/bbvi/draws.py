@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bbvi.blankets import Blankets
 from bbvi.counter import Address, Key
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.latents import Latent
+from bbvi.model import Problem
 from bbvi.stages import Staged, materialise
 
 # sums over this many samples are fast; where there is little to do, one chunk is faster still
-_SAMPLES_PER_CHUNK, _FEW_FLOATS = 256, 1 << 17
+_SAMPLES_PER_CHUNK, _FEW_FLOATS = 288, 1 << 17
 _FLOATS_PER_CHUNK = 1 << 20
 
 
@@ -25,6 +27,16 @@ class AbstractDraws(eqx.Module):
 
     num: eqx.AbstractVar[int]
     chunk: eqx.AbstractVar[int | None]
+    #: whether the samples are independent of each other; if not, the first fold is of the others
+    independent: ClassVar[bool] = True
+
+    def num_folds(self, wanted: int) -> int:
+        """Into how many folds the samples can be cut where so many are wanted."""
+        return wanted
+
+    def arranged(self, problem: Problem, blankets: Blankets, folds: int) -> "AbstractDraws":
+        """The same draws for the latents of a problem, to be cut into this many folds."""
+        return self
 
     @abstractmethod
     def sample(self, name: str, family: AbstractFamily, params: Params, address: Address) -> Array:
@@ -44,13 +56,18 @@ class MonteCarlo(AbstractDraws):
     chunk: int | None = None
 
     def __init__(self, n: int, *, chunk: int | None = None):
-        for name, value in (("the number of draws", n), ("chunk", 1 if chunk is None else chunk)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"MonteCarlo: {name} must be an integer of 1 or more, got {value!r}")
+        check_numbers("MonteCarlo", n, chunk)
         self.num, self.chunk = int(n), chunk
 
     def sample(self, name, family, params, address):
         return family.sample(params, address)
+
+
+def check_numbers(what: str, n: Any, chunk: Any) -> None:
+    """Refuse numbers of draws that are none."""
+    for name, value in (("the number of draws", n), ("chunk", 1 if chunk is None else chunk)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{what}: {name} must be an integer of 1 or more, got {value!r}")
 
 
 class Layout(NamedTuple):
@@ -87,7 +104,7 @@ def layout(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Layout
     most = draws.chunk or max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw))
     if not draws.chunk and draws.num * floats_per_draw > _FEW_FLOATS:
         most = min(most, _SAMPLES_PER_CHUNK)
-    fold_size = -(-draws.num // folds)
+    fold_size = -(-draws.num // draws.num_folds(folds))
     folds = -(-draws.num // fold_size)
     if fold_size * folds <= most:
         return Layout(draws.num, folds, fold_size, fold_size * folds, 1)
@@ -150,9 +167,13 @@ class Drawer:
     ) -> Float[Array, "rows *event samples"]:
         """Coordinates of many factors for the samples with these numbers."""
         found: list[Array] = []
-        for stage in self._drawing.stages:
-            many = jax.vmap(stage, in_axes=(None, None, -1, None, None, None, 0), out_axes=-1)
+        axes: list[int | None] = []
+        for stage, by_sample in zip(self._drawing.stages, self._drawing.varies, strict=True):
+            many = stage
+            if by_sample:
+                many = jax.vmap(stage, in_axes=(None, None, list(axes), None, None, None, 0), out_axes=-1)
             many = jax.vmap(many, in_axes=(0, 0, 0, 0, 0, 0, None))
+            axes.append(-1 if by_sample else None)
             words = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32))
             arguments = (prepared.params, prepared.drawing, list(found), *words, samples)
             found.append(materialise(on, many, *arguments))

@@ -48,6 +48,10 @@ class AbstractGradient(eqx.Module):
         """How many evaluations of log p a draw costs, counted."""
         return 1
 
+    def num_folds(self, draws: AbstractDraws) -> int:
+        """Into how many folds the samples are cut."""
+        return 1
+
     def room(self, target: Target, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
         """Memory that estimates hand on, from one to the next."""
         return None
@@ -101,25 +105,36 @@ class Score(AbstractGradient):
             )
 
     def check(self, draws):
-        least = self._variate().min_draws
+        variate = self._variate(draws)
+        least = variate.min_draws
         if draws.num < least:
             name = type(self.control_variate).__name__
             raise ValueError(
                 f"{name} needs {least} draws or more to estimate a*, got {draws.num}; "
-                f"use draws=bbvi.MonteCarlo({least}) or more, or control_variate=None"
+                f"use draws=bbvi.{type(draws).__name__}({least}) or more, or control_variate=None"
+            )
+        if variate.independent_draws and not draws.independent:
+            raise ValueError(
+                f"{type(self.control_variate).__name__} takes a* for a sample from the others, which know it where draws are "
+                f"not independent, as those of {type(draws).__name__}: the gradient would be biased. Use "
+                "control_variate=bbvi.CrossFit(), which then takes a* from draws of their own"
             )
 
+    def num_folds(self, draws):
+        return self._variate(draws).num_folds
+
     def room(self, target, params, batch, draws):
-        cut = layout(draws, target.floats_per_draw, self._variate().num_folds)
+        cut = layout(draws, target.floats_per_draw, self.num_folds(draws))
         key = jnp.zeros(2, jnp.uint32)
         scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
         return new_scratch(target, scene, cut.chunk)
 
-    def _variate(self) -> AbstractControlVariate:
-        return NoControlVariate() if self.control_variate is None else self.control_variate
+    def _variate(self, draws: AbstractDraws) -> AbstractControlVariate:
+        variate = NoControlVariate() if self.control_variate is None else self.control_variate
+        return variate if draws.independent else variate.on_nets()
 
     def estimate(self, target, params, data, batch, *, draws, key, room=None):
-        variate = self._variate()
+        variate = self._variate(draws)
         cut = layout(draws, target.floats_per_draw, variate.num_folds)
         latents = drawers(draws, target.problem.latents)
         scene = set_up(target, latents, params, batch, key, cut.chunk)

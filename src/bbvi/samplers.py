@@ -1,13 +1,14 @@
-"""Draws of the continuous building blocks from an address, for one factor and one sample."""
+"""Draws of the building blocks from an address, for one factor and one sample."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bbvi.counter import Address
 from bbvi.gamma_quantile import log_gamma_quantile
 from bbvi.marks import mark
+from bbvi.poisson_quantile import poisson_quantile
 from bbvi.special import polynomial, quick_log
 
 # Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / scale, for u from 2**-24 to 1 - 2**-24 (tools/fit_special.py)
@@ -19,9 +20,9 @@ _NORMAL = (
 )  # fmt: skip
 
 
-def standard_normal(address: Address) -> Float[Array, ""]:
+def standard_normal(address: Address, part: int | Array = 0) -> Float[Array, ""]:
     """A standard normal by inversion."""
-    return mark(inverse_normal(address.uniform()))
+    return mark(inverse_normal(address.uniform(part)))
 
 
 def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
@@ -45,3 +46,9 @@ def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Arr
     u, w = address.uniforms(part)
     log_z = log_gamma_quantile(mark(inverse_normal(u)), jnp.where(small, concentration + 1, concentration))
     return log_z + quick_log(w) * jnp.where(small, 1 / concentration, 0)
+
+
+def poisson(address: Address, log_rate: Float[Array, ""]) -> Int[Array, ""]:
+    """A Poisson count by inversion."""
+    u = address.uniform()
+    return poisson_quantile(u, mark(inverse_normal(u)), log_rate)

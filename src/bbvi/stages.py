@@ -70,6 +70,9 @@ class Staged:
             v for v in dict.fromkeys(map(source, needed)) if jnp.issubdtype(v.aval.dtype, jnp.floating)
         ]
         self._marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in entered]
+        last = reached(jaxpr, jaxpr.invars[-1:])
+        #: for each stage whether the last argument, the number of the sample, enters it
+        self.varies = [*(eqn.outvars[0] in last for eqn in self._marks), True]
 
     def before(self, params: Any) -> Float[Array, " kept"]:
         """What does not depend on the draw, in one vector."""

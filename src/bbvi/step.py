@@ -64,7 +64,8 @@ class Loop:
         batch_size: int,
         capacity: int,
     ):
-        self.target, self.gradient, self.draws, self.optimizer = target, gradient, draws, optimizer
+        self.target, self.gradient, self.optimizer = target, gradient, optimizer
+        self.draws = draws.arranged(target.problem, target.blankets, gradient.num_folds(draws))
         self.stops, self.batch_size, self.capacity = tuple(stops), batch_size, capacity
         self._families: dict[str, Families] = {
             "globals": {name: latent.family for name, latent in target.problem.globals.items()},

@@ -10,6 +10,7 @@ from numpyro.distributions import constraints
 
 from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, constrain, smallest
+from bbvi.samplers import poisson
 
 
 class Bernoulli(AbstractFamily):
@@ -31,7 +32,7 @@ class Bernoulli(AbstractFamily):
         return {"logits": Parameter((), constraints.real)}
 
     def sample(self, params, address: Address):
-        return (address.uniforms()[0] < sigmoid(params["logits"])).astype(int)
+        return (address.uniform() < sigmoid(params["logits"])).astype(int)
 
     def value(self, coordinates):
         return coordinates
@@ -82,7 +83,7 @@ class Categorical(AbstractFamily):
 
     def sample(self, params, address: Address):
         cumulative = jnp.cumsum(jax.nn.softmax(params["logits"]))
-        return (address.uniforms()[0] * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
+        return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
 
     def value(self, coordinates):
         return coordinates
@@ -129,7 +130,7 @@ class Poisson(AbstractFamily):
         return {"rate": Parameter((), constraints.positive)}
 
     def sample(self, params, address: Address):
-        return jax.random.poisson(address.jax_key(), jnp.exp(params["rate"]))
+        return poisson(address, params["rate"])
 
     def value(self, coordinates):
         return coordinates

@@ -104,9 +104,8 @@ class TransformedNormal(AbstractFamily):
         return _normal_parameters(self.shape)
 
     def sample(self, params, address: Address):
-        size = int(np.prod(self.shape))
-        elements = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
-        noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(elements)
+        parts = jnp.arange(int(np.prod(self.shape)), dtype=jnp.uint32)
+        noise = jax.vmap(lambda part: standard_normal(address, part))(parts)
         return params["loc"] + jnp.exp(params["scale"]) * noise.reshape(self.shape)
 
     def value(self, coordinates):

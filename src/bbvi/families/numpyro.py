@@ -71,7 +71,8 @@ class NumpyroFamily(AbstractFamily):
         return self.distribution(**constrain(self, params), **dict(self.fixed), validate_args=False)
 
     def sample(self, params, address: Address):
-        drawn = self._build(params).sample(address.jax_key())
+        built, key = self._build(params), address.jax_key()
+        drawn = built.icdf(address.uniform()) if key is None else built.sample(key)
         return drawn.astype(int) if self.is_discrete() else drawn
 
     def value(self, coordinates):

@@ -9,7 +9,7 @@ from bbvi.gamma_e import GammaE
 from bbvi.gibbs import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
 from bbvi.gradient import Score
 from bbvi.groups import missing, ragged
-from bbvi.latents import binary, categorical, count, interval, ordered, positive, real, simplex, unit_interval
+from bbvi.latents import binary, categorical, count, interval, one_hot, ordered, positive, real, simplex, unit_interval
 from bbvi.metropolis import AllAtOnce, Coordinatewise
 from bbvi.mixing import mixing
 from bbvi.model import HierarchicalModel, Model
@@ -27,6 +27,6 @@ __all__ = [
     "AllAtOnce", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
     "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
-    "metropolis_within_gibbs", "missing", "mixing", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
+    "metropolis_within_gibbs", "missing", "mixing", "one_hot", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
     "real", "robbins_monro", "simplex", "unit_interval",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from bbvi.families import (
     Dirichlet,
     Gamma,
     Normal,
+    OneHot,
     Params,
     Poisson,
     TransformedNormal,
@@ -42,7 +43,7 @@ class Latent:
                 raise ValueError(f"bbvi.{support}: an axis must have length 1 or more, got {size}")
         self.support, self.shape, self.init = support, shape, init
         self.event = default.event_shape()
-        length = default.k if isinstance(default, (Dirichlet, Categorical)) else 1
+        length = default.k if isinstance(default, (Dirichlet, Categorical, OneHot)) else 1
         self.family = default if q is None else resolve(q, length)
         if not _same_support(self.family.support(), default.support()) or self.family.event_shape() != self.event:
             raise ValueError(
@@ -101,6 +102,8 @@ class Latent:
         """`num` arbitrary values on the support, `(num, *factors, *event)`."""
         shape = (num, *self.padded(lengths), *self.event)
         target = self.family.support()
+        if self.support == "one_hot":
+            return np.eye(*self.event, dtype=np.int32)[generator.integers(0, self.event[0], shape[:-1])]
         if self.family.is_discrete():
             high = min(getattr(target, "upper_bound", 1 if self.support == "binary" else 3), 3)
             return generator.integers(0, high, shape, endpoint=True).astype(np.int32)
@@ -184,6 +187,8 @@ def _check_names(init: dict[str, Any], family: AbstractFamily, support: str) -> 
 def _same_support(one: constraints.Constraint, other: constraints.Constraint) -> bool:
     nonnegative = (constraints.positive, constraints.nonnegative)
     unit = (constraints.unit_interval, constraints.interval(0.0, 1.0))
+    if other == constraints.nonnegative_integer and getattr(one, "lower_bound", None) == 0 and one.is_discrete:
+        return getattr(one, "upper_bound", 1) >= 1  # a count may have a bound
     return one == other or (one in nonnegative and other in nonnegative) or (one in unit and other in unit)
 
 
@@ -239,10 +244,14 @@ def binary(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
 def count(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
     """Declare latents in 0, 1, 2, ...; q is Poisson by default.
 
+    With a family of 0, ..., n as q, such as a Binomial of n trials, the latent has that bound.
+
     Examples:
-        >>> import bbvi
+        >>> import bbvi, functools, numpyro.distributions as dist
         >>> bbvi.count(2)
         count(2,) ~ Poisson
+        >>> bbvi.count(q=functools.partial(dist.Binomial, total_count=10))
+        count() ~ Binomial
     """
     return Latent("count", shape, Poisson(), q, init)
 
@@ -297,6 +306,21 @@ def categorical(k: int, *shape: int | str, q: Any = None, init: Any = None) -> L
     """
     _at_least_two("categorical", k)
     return Latent("categorical", shape, Categorical(k), q, init)
+
+
+def one_hot(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Latent:
+    """Declare vectors of k integers, one of them 1 and the others 0, as arrays of shape `(*shape, k)`.
+
+    They are categories, held so that `z["which"] @ means` chooses a mean; q is a Categorical, and a vector is one factor
+    of q.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.one_hot(3, 100)
+        one_hot(100,) ~ OneHot
+    """
+    _at_least_two("one_hot", k)
+    return Latent("one_hot", shape, OneHot(k), q, init)
 
 
 def _at_least_two(name: str, k: int) -> None:

@@ -133,11 +133,11 @@ class Posterior:
         )
 
     def probs(self, *, groups: Any = None) -> Table:
-        """Probabilities of each value of binary and categorical latents, on a last axis."""
+        """Probabilities of each value of binary, categorical and one-hot latents, on a last axis."""
         out, refused = {}, {}
         for name, latent in self._problem.latents.items():
             params, numbers = self._rows(name, groups)
-            if latent.support == "categorical" and "logits" in params:
+            if latent.support in ("categorical", "one_hot") and "logits" in params:
                 value = np.asarray(jax.nn.softmax(params["logits"]))
             elif latent.support == "binary" and "logits" in params:
                 one = np.asarray(jax.nn.sigmoid(params["logits"]))
@@ -258,6 +258,8 @@ class Posterior:
         for name, latent in self._problem.globals.items():
             if latent.support == "categorical":
                 centre[name] = jnp.argmax(self._params["globals"][name]["logits"], -1)
+            elif latent.support == "one_hot":
+                centre[name] = jax.nn.one_hot(jnp.argmax(jnp.asarray(means[name]), -1), *latent.event, dtype=int)
             elif latent.family.is_discrete():
                 centre[name] = jnp.round(jnp.asarray(means[name])).astype(int)
             else:

@@ -344,7 +344,10 @@ def test_a_family_of_another_support_is_refused_naming_both(latent, q, message):
         (dist.MultivariateNormal, "MultivariateNormal is not a family of independent scalars.*one scalar distribution"),
         (dist.Binomial, r"argument 'total_count' is an integer and cannot be fitted: fix it, q=functools.partial\("),
         (functools.partial(dist.Normal, 0), "must fix its arguments by keyword"),
-        (functools.partial(dist.Normal, scale=np.ones(3)), "fixes scale for all elements alike, at a number; got array"),
+        (
+            functools.partial(dist.Normal, scale=np.ones(3)),
+            "fixes scale for all elements alike, at a number; got array",
+        ),
         (
             functools.partial(dist.StudentT, dof=3),
             r"StudentT has no argument \['dof'\]; it has \['df', 'loc', 'scale'\]",

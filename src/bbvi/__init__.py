@@ -4,6 +4,7 @@ from bbvi.control_variates import CrossFit, LeaveOneOut, PlugIn
 from bbvi.converged import Converged
 from bbvi.draws import MonteCarlo
 from bbvi.explain import explain
+from bbvi.families import FullRank, LowRank
 from bbvi.fit import fit, iterate
 from bbvi.gamma_e import GammaE
 from bbvi.gibbs import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
@@ -24,9 +25,10 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "AllAtOnce", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel", "LeaveOneOut", "Model",
-    "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score", "adagrad", "binary", "categorical", "count",
-    "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
-    "metropolis_within_gibbs", "missing", "mixing", "one_hot", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged",
-    "real", "robbins_monro", "simplex", "unit_interval",
+    "AllAtOnce", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel",
+    "LeaveOneOut", "LowRank", "Model", "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior", "Score",
+    "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments", "interval", "iterate",
+    "iterate_metropolis", "load", "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "one_hot",
+    "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "simplex",
+    "unit_interval",
 ]  # fmt: skip

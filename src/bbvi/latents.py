@@ -11,12 +11,15 @@ from numpyro.distributions import biject_to, constraints
 
 from bbvi.counter import Address, Key, fold
 from bbvi.families import (
+    AbstractCovariance,
     AbstractFamily,
     Bernoulli,
     Beta,
     Categorical,
     Dirichlet,
     Gamma,
+    JointNormal,
+    LogNormal,
     Normal,
     OneHot,
     Params,
@@ -44,7 +47,12 @@ class Latent:
         self.support, self.shape, self.init = support, shape, init
         self.event = default.event_shape()
         length = default.k if isinstance(default, (Dirichlet, Categorical, OneHot)) else 1
-        self.family = default if q is None else resolve(q, length)
+        self.family: AbstractFamily
+        if isinstance(q, AbstractCovariance):
+            self.family = _joint(support, shape, default, q)
+            self.shape, self.event = shape if self.event else shape[:-1], self.family.event_shape()
+        else:
+            self.family = default if q is None else resolve(q, length)
         if not _same_support(self.family.support(), default.support()) or self.family.event_shape() != self.event:
             raise ValueError(
                 f"bbvi.{support}: the family {type_name(self.family)} lives on {self.family.support()}, "
@@ -166,7 +174,23 @@ class Latent:
         element = element + np.arange(size, dtype=np.uint32)
         uniform, _ = Address(key, jnp.uint32(0), jnp.asarray(element), jnp.uint32(0)).uniforms()
         noise = jnp.sqrt(12.0) * (uniform - 0.5)
-        return (entry.start + 0.3 * noise).reshape(shape + entry.raw_shape())
+        return (entry.start + 0.3 * entry.spread * noise).reshape(shape + entry.raw_shape())
+
+
+def _joint(support: str, shape: Shape, default: AbstractFamily, q: AbstractCovariance) -> JointNormal:
+    """One Normal over the vectors of this latent: those on its last axis, where it is not of vectors anyway."""
+    name = type(q).__name__
+    if default.is_discrete():
+        raise ValueError(f"bbvi.{support}: q={name} is a Normal, and this latent is discrete; leave q= out")
+    lengths = default.event_shape() or shape[-1:]
+    if not lengths or isinstance(lengths[0], str) or lengths[0] < 2:
+        raise ValueError(
+            f"bbvi.{support}: q={name} joins the entries of the last axis, whose length must be a number, 2 or more; "
+            f"got the shape {shape}"
+        )
+    by_element = {"real": Normal(), "positive": LogNormal()}
+    like = by_element.get(support, TransformedNormal(default.support(), default.event_shape()))
+    return JointNormal(like, int(lengths[0]), q)
 
 
 def type_name(family: AbstractFamily) -> str:

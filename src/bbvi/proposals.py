@@ -21,6 +21,7 @@ from bbvi.families import (
     Categorical,
     Dirichlet,
     Gamma,
+    JointNormal,
     Normal,
     OneHot,
     Poisson,
@@ -202,6 +203,8 @@ class CountStep(AbstractProposal):
 def proposal(latent: Latent) -> AbstractProposal:
     """The proposal for a latent's support, whatever its family of q."""
     support = latent.family.support()
+    if isinstance(latent.family, JointNormal) and latent.support != "simplex":
+        return TransformedStep(TransformedNormal(support, latent.event))
     made: dict[str, Any] = {
         "real": NormalStep, "positive": GammaStep, "unit_interval": BetaStep, "binary": Flip,
         "count": lambda: CountStep(top=getattr(support, "upper_bound", None)),

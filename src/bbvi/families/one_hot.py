@@ -7,7 +7,7 @@ from jax.nn import log_softmax, softmax
 from numpyro.distributions import constraints
 
 from bbvi.counter import Address
-from bbvi.families.abstract import AbstractFamily, Parameter
+from bbvi.families.abstract import AbstractFamily
 from bbvi.families.discrete import Categorical
 
 

@@ -1,6 +1,7 @@
 """Eq. 4: every family, in one table that gets all shared tests."""
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,15 @@ import bbvi
 from bbvi.counter import Address, seed_key
 from bbvi.draws import MonteCarlo, draw_latent, latent_values
 from bbvi.families import constrain, score
+
+
+def from_docs():
+    """The family of the page on families."""
+    page = (Path(__file__).parents[1] / "docs" / "families.md").read_text()
+    names: dict = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    return names["q"]
+
 
 # ---- the table: a latent, and a log density on its support that is not conjugate to it -----------------------
 
@@ -40,6 +50,7 @@ CONTINUOUS = {
     ),
     "InverseGamma": (bbvi.positive(q=dist.InverseGamma), lambda z: dist.LogNormal(0.3, 0.8).log_prob(z)),
     "Kumaraswamy": (bbvi.unit_interval(q=dist.Kumaraswamy), lambda z: dist.Beta(2.0, 3.0).log_prob(z)),
+    "Gumbel, of the docs": (bbvi.real(q=from_docs()), lambda z: dist.Normal(0.5, 1.2).log_prob(z)),
     "Gumbel, by numpyro": (bbvi.real(q=dist.Gumbel), lambda z: dist.Normal(0.5, 1.2).log_prob(z)),
 }  # fmt: skip
 DISCRETE = {

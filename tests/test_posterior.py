@@ -94,7 +94,9 @@ def test_shapes_of_a_flat_model(flat):
     assert {name: value.shape for name, value in sample.items()} == {
         **{name: (7, *shape) for name, shape in VALUES.items()}, "label": (7, 2),
     }  # fmt: skip
-    assert {name: value.shape for name, value in flat.probs().items()} == {"binary": (2, 2), "label": (2, 3)}
+    assert {name: value.shape for name, value in flat.probs().items()} == {
+        "binary": (2, 2), "label": (2, 3), "one_hot": (2, 3),
+    }  # fmt: skip
 
 
 def test_shapes_of_a_hierarchical_model_have_groups_first_and_ragged_groups_at_their_own_length(ragged):

@@ -44,7 +44,7 @@ class Latent:
                 raise TypeError(f"bbvi.{support}: an axis is an int or the name of a ragged axis, got {size!r}")
             if not isinstance(size, str) and size < 1:
                 raise ValueError(f"bbvi.{support}: an axis must have length 1 or more, got {size}")
-        self.support, self.shape, self.init = support, shape, init
+        self.support, self.shape, self.q, self.init = support, shape, q, init
         self.event = default.event_shape()
         length = default.k if isinstance(default, (Dirichlet, Categorical, OneHot)) else 1
         self.family: AbstractFamily
@@ -188,9 +188,17 @@ def _joint(support: str, shape: Shape, default: AbstractFamily, q: AbstractCovar
             f"bbvi.{support}: q={name} joins the entries of the last axis, whose length must be a number, 2 or more; "
             f"got the shape {shape}"
         )
-    by_element = {"real": Normal(), "positive": LogNormal()}
-    like = by_element.get(support, TransformedNormal(default.support(), default.event_shape()))
-    return JointNormal(like, int(lengths[0]), q)
+    return JointNormal(_like(support, default), int(lengths[0]), q)
+
+
+def by_element(latent: "Latent") -> AbstractFamily:
+    """A Normal of one number of a continuous latent, pushed onto its support."""
+    return _like(latent.support, latent.family)
+
+
+def _like(support: str, default: AbstractFamily) -> AbstractFamily:
+    known: dict[str, AbstractFamily] = {"real": Normal(), "positive": LogNormal()}
+    return known.get(support, TransformedNormal(default.support(), default.event_shape()))
 
 
 def type_name(family: AbstractFamily) -> str:

@@ -1,10 +1,10 @@
 """Vectors whose parts have supports of their own: where a block of several latents lives."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
@@ -16,7 +16,7 @@ from bbvi.families.normal import TransformedNormal
 Part = tuple[AbstractFamily, int]
 
 
-def _cut(parts: Sequence[Part], x: Array) -> list[Array]:
+def _cut(parts: Sequence[Part], x: Any) -> list[Any]:
     ends = np.cumsum([size for _, size in parts])
     return [x[..., end - size : end] for (_, size), end in zip(parts, ends, strict=True)]
 

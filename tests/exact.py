@@ -1,5 +1,6 @@
 """Small models whose ELBO and expected gradient can be summed exactly, and the machinery to do it."""
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -33,10 +34,10 @@ class Given(AbstractDraws):
     chunk: int | None = eqx.field(static=True, default=None)
 
     def sample(self, name, family, params, address):
-        table = self.table[name]
+        table, rest = self.table[name], (-1, *family.event_shape(), self.num)
         if name in self.locals:
-            return table.reshape(table.shape[0], -1, self.num)[address.group, address.element, address.sample]
-        return table.reshape(-1, self.num)[address.element, address.sample]
+            return table.reshape(table.shape[0], *rest)[address.group, address.element, ..., address.sample]
+        return table.reshape(rest)[address.element, ..., address.sample]
 
 
 # ---- models -------------------------------------------------------------------------------------------------
@@ -75,6 +76,24 @@ def counts():
         }
 
     return bbvi.Model(log_joint, n=bbvi.count(init={"rate": 0.5}), b=bbvi.binary()), jnp.array(2.0)
+
+
+def bounded():
+    """A count from 0 to 3, a one-hot vector that chooses its mean, and a count without a bound that reads neither."""
+
+    def log_joint(z, y):
+        return {
+            "n": dist.Binomial(3, 0.3).log_prob(z["n"]),
+            "which": (jnp.array([0.2, -0.4, 0.5]) * z["which"]).sum(),
+            "y": dist.Normal(z["n"] * (z["which"] @ jnp.array([0.5, 1.0, 2.0])), 1.5).log_prob(y),
+            "m": dist.Poisson(0.4).log_prob(z["m"]),
+        }
+
+    latents = {
+        "n": bbvi.count(q=functools.partial(dist.Binomial, total_count=3)), "which": bbvi.one_hot(3),
+        "m": bbvi.count(q=dist.Geometric, init={"logits": 4.0}),
+    }  # fmt: skip
+    return bbvi.Model(log_joint, **latents), jnp.array(2.0)
 
 
 def groups():
@@ -190,7 +209,7 @@ def matches():
 
 
 FLAT = {
-    "chain": chain, "categories": categories, "counts": counts,
+    "chain": chain, "categories": categories, "counts": counts, "bounded": bounded,
     "scanned_chain": scanned_chain, "walk": walk, "by_hand": by_hand,
 }  # fmt: skip
 HIERARCHICAL = {"groups": groups, "ragged_groups": ragged_groups, "ratings": ratings, "matches": matches}
@@ -214,13 +233,13 @@ class Exact:
     def values(self, name: str) -> np.ndarray:
         """The values a factor of this latent can take, until less than 1e-12 of q is left."""
         latent = self.problem.latents[name]
-        if latent.support == "categorical":
-            return np.arange(latent.family.k)
+        if latent.support == "one_hot":
+            return np.eye(*latent.event, dtype=np.int32)
         if latent.support == "binary":
             return np.arange(2)
-        rate = float(jnp.exp(jnp.max(self.posterior.params[name]["rate"])))
-        tail = [n for n in range(200) if 1 - float(np.exp(_log_poisson_cdf(n, rate))) < 1e-12]
-        return np.arange(tail[0] + 1)
+        if hasattr(latent.family.support(), "upper_bound"):
+            return np.arange(latent.family.support().upper_bound + 1)
+        return np.arange(np.max(latent.family.quantile(self.posterior.params[name], 1 - 1e-12)) + 1)
 
     def outcomes(self) -> dict[str, np.ndarray]:
         """All outcomes of all latents, {latent: (outcome, [group,] *factors)}; padding stays 0."""
@@ -236,13 +255,15 @@ class Exact:
                     own = [self.lengths[a][group] if isinstance(a, str) else a for a in axes]
                     if all(i < size for i, size in zip(index, own, strict=True)):
                         slots.append((name, (group, *index)))
-        combos = np.array(list(itertools.product(*[self.values(name) for name, _ in slots])), np.int32)
+        values = {name: self.values(name) for name in self.problem.latents}
+        combos = np.array(list(itertools.product(*[range(len(values[name])) for name, _ in slots])), np.int32)
         out = {}
         for name in self.problem.latents:
             lead = (self.problem.num_groups,) if name in self.problem.locals else ()
-            out[name] = np.zeros((len(combos), *lead, *self.problem.shape(name)), np.int32)
+            shape = (*lead, *self.problem.shape(name), *self.problem.latents[name].event)
+            out[name] = np.zeros((len(combos), *shape), np.int32)
         for column, (name, index) in enumerate(slots):
-            out[name][(slice(None), *index)] = combos[:, column]
+            out[name][(slice(None), *index)] = values[name][combos[:, column]]
         return out
 
     def log_joint(self, z: dict[str, Any]) -> jax.Array:
@@ -316,12 +337,6 @@ def _blocks(count: int, num: int, size: int = 4096) -> Iterator[np.ndarray]:
     indices = np.indices((count,) * num).reshape(num, -1).T
     for begin in range(0, len(indices), size):
         yield indices[begin : begin + size]
-
-
-def _log_poisson_cdf(n: int, rate: float) -> float:
-    from scipy.stats import poisson
-
-    return float(poisson(rate).logcdf(n))
 
 
 def largest_gap(one: Any, other: Any) -> float:

@@ -315,6 +315,8 @@ def test_a_ragged_axis_that_the_data_lack_is_named_with_those_they_have():
         (bbvi.positive, dist.Poisson, "bbvi.positive: the family Poisson lives on IntegerNonnegative"),
         (bbvi.binary, dist.Poisson, "bbvi.binary: the family Poisson.*default, Bernoulli"),
         (bbvi.count, dist.Bernoulli, "bbvi.count: the family Bernoulli.*default, Poisson"),
+        (bbvi.count, dist.Categorical, "bbvi.count: the family Categorical.*default, Poisson"),
+        (bbvi.count, functools.partial(dist.Binomial, total_count=2.5), "total_count must be an integer of 1 or more"),
         (functools.partial(bbvi.simplex, 3), dist.Normal, r"bbvi.simplex: the family Normal.*on Simplex\(\)"),
         (functools.partial(bbvi.categorical, 3), dist.Poisson, "bbvi.categorical: the family Poisson"),
         (functools.partial(bbvi.interval, 0, 2), dist.Beta, "bbvi.interval: the family Beta.*upper_bound=2.0"),
@@ -343,6 +345,10 @@ def test_a_family_of_another_support_is_refused_naming_both(latent, q, message):
         (dist.Binomial, r"argument 'total_count' is an integer and cannot be fitted: fix it, q=functools.partial\("),
         (functools.partial(dist.Normal, 0), "must fix its arguments by keyword"),
         (
+            functools.partial(dist.Normal, scale=np.ones(3)),
+            "fixes scale for all elements alike, at a number; got array",
+        ),
+        (
             functools.partial(dist.StudentT, dof=3),
             r"StudentT has no argument \['dof'\]; it has \['df', 'loc', 'scale'\]",
         ),
@@ -370,11 +376,16 @@ def start(**latents):
         (bbvi.ordered(2, init=[1.0, 0.0]), "init of 's' is outside its support OrderedVector"),
         (bbvi.binary(init=2), "init of 's' is outside its support Boolean"),
         (bbvi.count(init=-1), "init of 's' is outside its support IntegerNonnegative"),
+        (bbvi.one_hot(3, init=[1, 1, 0]), "init of 's' is outside its support OneHot"),
+        (
+            bbvi.count(q=functools.partial(dist.Binomial, total_count=4), init=5),
+            "init of 's' is outside its support IntegerInterval",
+        ),
         (bbvi.categorical(3, init=3), "init of 's' is outside its support IntegerInterval"),
         (bbvi.real(init=np.nan), "init of 's' is outside its support Real"),
         (bbvi.real(3, init=[1.0, 2.0]), r"init of 's': parameter 'loc' has shape \(2,\), expected \(3,\)"),
         (bbvi.simplex(3, init=[0.5, 0.5]), r"init of 's': parameter 'mean' has shape \(2,\), expected \(3,\)"),
-        (bbvi.positive(q=dist.Weibull, init=1.0), "Weibull has no rule to centre.*dict of its parameters"),
+        (bbvi.positive(q=dist.HalfCauchy, init=1.0), "HalfCauchy has no rule to centre.*dict of its parameters"),
         (bbvi.real(init="zero"), "init of 's' must be a value or a dict of parameters, got 'zero'"),
     ],
 )

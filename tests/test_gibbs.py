@@ -1,5 +1,6 @@
 """Section 5.3: Metropolis-Hastings within Gibbs draws from the exact posterior."""
 
+import functools
 import itertools
 
 import arviz
@@ -88,8 +89,22 @@ def poisson_count():
     return bbvi.Model(log_joint, n=bbvi.count()), None, {"n": (1.3, 1.3**0.5)}
 
 
+def bounded_count():
+    n = np.arange(5)
+    p = np.exp(0.3 * n) / np.exp(0.3 * n).sum()
+    mean, latent = p @ n, bbvi.count(q=functools.partial(dist.Binomial, total_count=4))
+    return bbvi.Model(lambda z, y: 0.3 * z["n"], n=latent), None, {"n": (mean, (p @ (n - mean) ** 2) ** 0.5)}
+
+
+def one_hot_vector():
+    p = np.array([0.2, 0.5, 0.3])
+    model = bbvi.Model(lambda z, y: (np.log(p) * z["which"]).sum(), which=bbvi.one_hot(3))
+    return model, None, {"which": (p, (p * (1 - p)) ** 0.5)}
+
+
 CONJUGATE = [
     normal, gamma_poisson, beta_bernoulli, uniform_interval, dirichlet_multinomial, order_statistics, poisson_count,
+    bounded_count, one_hot_vector,
 ]  # fmt: skip
 
 

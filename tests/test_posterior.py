@@ -30,8 +30,11 @@ LATENTS = {
     "simplex": bbvi.simplex(3, 2),
     "binary": bbvi.binary(2),
     "count": bbvi.count(2),
+    "bounded": bbvi.count(2, q=functools.partial(dist.Binomial, total_count=6)),
+    "kumaraswamy": bbvi.unit_interval(2, q=dist.Kumaraswamy),
+    "one_hot": bbvi.one_hot(3, 2),
 }
-VALUES = {name: (2, 3) if name in ("ordered", "simplex") else (2,) for name in LATENTS}
+VALUES = {name: (2, 3) if name in ("ordered", "simplex", "one_hot") else (2,) for name in LATENTS}
 
 
 def read_all(z):
@@ -91,7 +94,9 @@ def test_shapes_of_a_flat_model(flat):
     assert {name: value.shape for name, value in sample.items()} == {
         **{name: (7, *shape) for name, shape in VALUES.items()}, "label": (7, 2),
     }  # fmt: skip
-    assert {name: value.shape for name, value in flat.probs().items()} == {"binary": (2, 2), "label": (2, 3)}
+    assert {name: value.shape for name, value in flat.probs().items()} == {
+        "binary": (2, 2), "label": (2, 3), "one_hot": (2, 3),
+    }  # fmt: skip
 
 
 def test_shapes_of_a_hierarchical_model_have_groups_first_and_ragged_groups_at_their_own_length(ragged):
@@ -171,6 +176,7 @@ def test_quantiles_agree_with_draws(flat, draws, name, p):
 
 
 def test_probs_agree_with_draws(flat, draws):
+    np.testing.assert_allclose(flat.probs()["one_hot"], flat.mean()["one_hot"], atol=1e-6)
     for name, size in (("binary", 2), ("label", 3)):
         probs = flat.probs()[name]
         np.testing.assert_allclose(probs.sum(-1), 1, atol=1e-6)
@@ -213,6 +219,9 @@ def densities(params):
         "simplex": dist.Dirichlet(simplex),
         "binary": dist.Bernoulli(logits=raw["binary"]["logits"]),
         "count": dist.Poisson(jnp.exp(raw["count"]["rate"])),
+        "bounded": dist.Binomial(6, logits=raw["bounded"]["logits"]),
+        "kumaraswamy": dist.Kumaraswamy(*(jnp.exp(raw["kumaraswamy"][f"concentration{i}"]) for i in (1, 0))),
+        "one_hot": dist.MultinomialLogits(raw["one_hot"]["logits"], 1),
         "label": dist.Categorical(logits=raw["label"]["logits"]),
     }
 

@@ -5,12 +5,13 @@ from bbvi.control_variates import CrossFit, LeaveOneOut, PlugIn
 from bbvi.converged import Converged
 from bbvi.draws import MonteCarlo
 from bbvi.explain import explain
+from bbvi.families import FullRank, LowRank
 from bbvi.fit import fit, iterate
 from bbvi.gamma_e import GammaE
 from bbvi.gibbs import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
 from bbvi.gradient import Score
 from bbvi.groups import missing, ragged
-from bbvi.latents import binary, categorical, count, interval, ordered, positive, real, simplex, unit_interval
+from bbvi.latents import binary, categorical, count, interval, one_hot, ordered, positive, real, simplex, unit_interval
 from bbvi.local_expectation import LocalExpectation
 from bbvi.metropolis import AllAtOnce, Coordinatewise
 from bbvi.mixing import mixing
@@ -28,10 +29,11 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "GammaE", "HierarchicalModel",
-    "LeaveOneOut", "LocalExpectation", "Model", "MonteCarlo", "ParameterChange", "Pathwise", "PlugIn", "Posterior",
-    "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count", "explain", "fit", "gradient_moments",
-    "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings", "metropolis_within_gibbs",
-    "missing", "mixing", "natural", "opaque", "ordered", "positive", "predictive_log_likelihood", "ragged", "real",
-    "robbins_monro", "simplex", "unit_interval",
+    "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
+    "HierarchicalModel", "LeaveOneOut", "LocalExpectation", "LowRank", "Model", "MonteCarlo", "ParameterChange",
+    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
+    "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
+    "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "one_hot", "opaque",
+    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "simplex",
+    "unit_interval",
 ]  # fmt: skip

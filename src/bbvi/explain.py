@@ -12,6 +12,7 @@ from bbvi.blankets import Blankets, find_blankets
 from bbvi.counter import fold, seed_key
 from bbvi.evaluate import Lambda, draw_values
 from bbvi.groups import AbstractGroups, Cohort
+from bbvi.latents import type_name
 from bbvi.model import AnyModel, Problem, bind
 from bbvi.patterns import AbstractPattern, Reduction
 from bbvi.plot_blankets import percent, plot_blankets
@@ -131,7 +132,7 @@ class Explanation:
             for readings in self.readings.values():
                 if name in readings:
                     counts = counts + readings[name].per_latent()
-            row = [name, str(shape + latent.event), type(latent.family).__name__, _span(counts)]
+            row = [name, str(shape + latent.event), type_name(latent.family), _span(counts)]
             rows.append([*row, self.estimators.get(name, "held")] if self.estimators else row)
         return rows
 

@@ -19,7 +19,7 @@ from bbvi.evaluate import draw_values
 from bbvi.groups import AbstractGroups, ArrayGroups, Cohort, Stream
 from bbvi.latents import Latent
 from bbvi.metropolis import AbstractKernel, AllAtOnce, Coordinatewise, Scene, State, evaluate, point
-from bbvi.model import AnyModel, Problem, bind
+from bbvi.model import AnyModel, Problem, bind, without_blocks
 from bbvi.progress import progress_bar
 from bbvi.proposals import AbstractProposal, proposal
 from bbvi.start import starting_params
@@ -156,7 +156,7 @@ def _prepare(
 ) -> Run:  # fmt: skip
     if not isinstance(kernel, AbstractKernel):
         raise TypeError(f"kernel= takes bbvi.Coordinatewise() or bbvi.AllAtOnce(), got {kernel!r}")
-    problem, flat, groups = bind(model, data)
+    problem, flat, groups = bind(without_blocks(model), data)
     if problem.opaque:
         raise ValueError(
             f"{', '.join(problem.opaque)} is opaque: Metropolis-Hastings calls the log joint at every move of every chain, "

@@ -11,13 +11,17 @@ from numpyro.distributions import biject_to, constraints
 
 from bbvi.counter import Address, Key, fold
 from bbvi.families import (
+    AbstractCovariance,
     AbstractFamily,
     Bernoulli,
     Beta,
     Categorical,
     Dirichlet,
     Gamma,
+    JointNormal,
+    LogNormal,
     Normal,
+    OneHot,
     Params,
     Poisson,
     TransformedNormal,
@@ -40,10 +44,15 @@ class Latent:
                 raise TypeError(f"bbvi.{support}: an axis is an int or the name of a ragged axis, got {size!r}")
             if not isinstance(size, str) and size < 1:
                 raise ValueError(f"bbvi.{support}: an axis must have length 1 or more, got {size}")
-        self.support, self.shape, self.init = support, shape, init
+        self.support, self.shape, self.q, self.init = support, shape, q, init
         self.event = default.event_shape()
-        length = default.k if isinstance(default, (Dirichlet, Categorical)) else 1
-        self.family = default if q is None else resolve(q, length)
+        length = default.k if isinstance(default, (Dirichlet, Categorical, OneHot)) else 1
+        self.family: AbstractFamily
+        if isinstance(q, AbstractCovariance):
+            self.family = _joint(support, shape, default, q)
+            self.shape, self.event = shape if self.event else shape[:-1], self.family.event_shape()
+        else:
+            self.family = default if q is None else resolve(q, length)
         if not _same_support(self.family.support(), default.support()) or self.family.event_shape() != self.event:
             raise ValueError(
                 f"bbvi.{support}: the family {type_name(self.family)} lives on {self.family.support()}, "
@@ -101,6 +110,8 @@ class Latent:
         """`num` arbitrary values on the support, `(num, *factors, *event)`."""
         shape = (num, *self.padded(lengths), *self.event)
         target = self.family.support()
+        if self.support == "one_hot":
+            return np.eye(*self.event, dtype=np.int32)[generator.integers(0, self.event[0], shape[:-1])]
         if self.family.is_discrete():
             high = min(getattr(target, "upper_bound", 1 if self.support == "binary" else 3), 3)
             return generator.integers(0, high, shape, endpoint=True).astype(np.int32)
@@ -163,7 +174,31 @@ class Latent:
         element = element + np.arange(size, dtype=np.uint32)
         uniform, _ = Address(key, jnp.uint32(0), jnp.asarray(element), jnp.uint32(0)).uniforms()
         noise = jnp.sqrt(12.0) * (uniform - 0.5)
-        return (entry.start + 0.3 * noise).reshape(shape + entry.raw_shape())
+        return (entry.start + 0.3 * entry.spread * noise).reshape(shape + entry.raw_shape())
+
+
+def _joint(support: str, shape: Shape, default: AbstractFamily, q: AbstractCovariance) -> JointNormal:
+    """One Normal over the vectors of this latent: those on its last axis, where it is not of vectors anyway."""
+    name = type(q).__name__
+    if default.is_discrete():
+        raise ValueError(f"bbvi.{support}: q={name} is a Normal, and this latent is discrete; leave q= out")
+    lengths = default.event_shape() or shape[-1:]
+    if not lengths or isinstance(lengths[0], str) or lengths[0] < 2:
+        raise ValueError(
+            f"bbvi.{support}: q={name} joins the entries of the last axis, whose length must be a number, 2 or more; "
+            f"got the shape {shape}"
+        )
+    return JointNormal(_like(support, default), int(lengths[0]), q)
+
+
+def by_element(latent: "Latent") -> AbstractFamily:
+    """A Normal of one number of a continuous latent, pushed onto its support."""
+    return _like(latent.support, latent.family)
+
+
+def _like(support: str, default: AbstractFamily) -> AbstractFamily:
+    known: dict[str, AbstractFamily] = {"real": Normal(), "positive": LogNormal()}
+    return known.get(support, TransformedNormal(default.support(), default.event_shape()))
 
 
 def type_name(family: AbstractFamily) -> str:
@@ -184,6 +219,8 @@ def _check_names(init: dict[str, Any], family: AbstractFamily, support: str) -> 
 def _same_support(one: constraints.Constraint, other: constraints.Constraint) -> bool:
     nonnegative = (constraints.positive, constraints.nonnegative)
     unit = (constraints.unit_interval, constraints.interval(0.0, 1.0))
+    if other == constraints.nonnegative_integer and getattr(one, "lower_bound", None) == 0 and one.is_discrete:
+        return getattr(one, "upper_bound", 1) >= 1  # a count may have a bound
     return one == other or (one in nonnegative and other in nonnegative) or (one in unit and other in unit)
 
 
@@ -239,10 +276,14 @@ def binary(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
 def count(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
     """Declare latents in 0, 1, 2, ...; q is Poisson by default.
 
+    With a family of 0, ..., n as q, such as a Binomial of n trials, the latent has that bound.
+
     Examples:
-        >>> import bbvi
+        >>> import bbvi, functools, numpyro.distributions as dist
         >>> bbvi.count(2)
         count(2,) ~ Poisson
+        >>> bbvi.count(q=functools.partial(dist.Binomial, total_count=10))
+        count() ~ Binomial
     """
     return Latent("count", shape, Poisson(), q, init)
 
@@ -297,6 +338,21 @@ def categorical(k: int, *shape: int | str, q: Any = None, init: Any = None) -> L
     """
     _at_least_two("categorical", k)
     return Latent("categorical", shape, Categorical(k), q, init)
+
+
+def one_hot(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Latent:
+    """Declare vectors of k integers, one of them 1 and the others 0, as arrays of shape `(*shape, k)`.
+
+    They are categories, held so that `z["which"] @ means` chooses a mean; q is a Categorical, and a vector is one factor
+    of q.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.one_hot(3, 100)
+        one_hot(100,) ~ OneHot
+    """
+    _at_least_two("one_hot", k)
+    return Latent("one_hot", shape, OneHot(k), q, init)
 
 
 def _at_least_two(name: str, k: int) -> None:

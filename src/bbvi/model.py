@@ -1,7 +1,8 @@
 """Section 2 and Eq. 12: the log joint a person writes, and the same bound to data."""
 
+import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bbvi.blocks import find_blocks, in_blocks, put_together, take_apart
 from bbvi.counter import Key, fold, threefry
 from bbvi.groups import AbstractGroups, as_groups, is_number_list, refuse_nan
 from bbvi.host import PLACE, PLACE_WORDS, Host
@@ -24,7 +26,8 @@ _ROWS_TO_MOVE = 8
 class Model:
     """A flat model: `log_joint(z, data)` is log p(x, z) for one sample z of the latents.
 
-    The function returns a number, or any pytree of unsummed terms whose total is the value.
+    The function returns a number, or any pytree of unsummed terms whose total is the value. `joint=[("mu", "tau")]` gives mu
+    and tau one factor of q, a joint Normal through the bijections of their supports.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -34,10 +37,15 @@ class Model:
         Model(mu: real() ~ Normal)
     """
 
-    def __init__(self, log_joint: Callable[[Values, Any], Any], /, **latents: Latent):
+    def __init__(
+        self, log_joint: Callable[[Values, Any], Any], /, *, joint: Sequence[Sequence[str]] = (), **latents: Latent
+    ):
         self.log_joint = _callable("log_joint", log_joint)
         self.globals = _latents("Model", latents)
         self.locals: dict[str, Latent] = {}
+        self.blocks = find_blocks(joint, [self.globals])
+        #: the latents by factors of q
+        self.factors = {"globals": in_blocks(self.globals, self.blocks), "locals": self.locals}
         if not latents:
             raise ValueError("Model needs at least one latent, for example Model(log_joint, mu=bbvi.real())")
         for name, latent in self.globals.items():
@@ -51,7 +59,8 @@ class HierarchicalModel:
     """Eq. 12: global latents beta, and local latents z_i for each group i; functions see one group.
 
     `log_prior(beta)` is log p(beta), `log_local(beta, z, row)` is log p(z_i | beta) and
-    `log_likelihood(beta, z, row)` is log p(x_i | z_i, beta).
+    `log_likelihood(beta, z, row)` is log p(x_i | z_i, beta). `joint=[("a", "b")]` gives globals, or the locals of each
+    group, one factor of q, a joint Normal through the bijections of their supports.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -71,6 +80,7 @@ class HierarchicalModel:
         globals: Mapping[str, Latent],
         log_local: Callable[[Values, Values, Any], Any] | None = None,
         locals: Mapping[str, Latent] | None = None,
+        joint: Sequence[Sequence[str]] = (),
     ):
         self.log_prior = _callable("log_prior", log_prior)
         self.log_likelihood = _callable("log_likelihood", log_likelihood)
@@ -84,6 +94,9 @@ class HierarchicalModel:
         twice = set(self.globals) & set(self.locals)
         if twice:
             raise ValueError(f"HierarchicalModel: {sorted(twice)} stand in globals and in locals; rename one")
+        self.blocks = find_blocks(joint, [self.globals, self.locals])
+        #: the latents by factors of q
+        self.factors = {part: in_blocks(getattr(self, part), self.blocks) for part in ("globals", "locals")}
         for name, latent in self.globals.items():
             _no_ragged_axis(name, latent)
 
@@ -97,6 +110,15 @@ class HierarchicalModel:
 AnyModel = Model | HierarchicalModel
 
 
+def without_blocks(model: AnyModel) -> AnyModel:
+    """The same model with every latent on its own: a sampler has no q."""
+    if not isinstance(model, (Model, HierarchicalModel)) or not model.blocks:
+        return model
+    apart = copy.copy(model)
+    apart.blocks, apart.factors = {}, {"globals": model.globals, "locals": model.locals}
+    return apart
+
+
 class Problem:
     """A model bound to the shape of its data: what the later rooms need to know, and no arrays."""
 
@@ -106,12 +128,21 @@ class Problem:
         self.model, self.lengths, self.num_groups = model, lengths, num_groups
         #: those of the model's functions that are opaque, bound to the data
         self.opaque = dict(opaque or {})
-        self.globals, self.locals = model.globals, model.locals
+        #: by factors of q: a block of latents is one of them
+        self.globals, self.locals = model.factors["globals"], model.factors["locals"]
         self.latents = {**self.globals, **self.locals}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a latent's array of factors of q, in one group."""
         return self.latents[name].padded(self.lengths)
+
+    def members(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays a person knows, blocks taken apart, from arrays by factors of q."""
+        return take_apart(values, self.model.blocks, (*self.model.globals, *self.model.locals))
+
+    def joined(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arrays by factors of q from those a person knows."""
+        return put_together(values, self.model.blocks)
 
     def at(self, lengths: dict[str, int]) -> "Problem":
         """The same problem with ragged axes of other lengths."""
@@ -138,8 +169,8 @@ class Problem:
     def prior_terms(self, beta: Values, data: Any) -> Terms:
         """Terms that no group owns: the whole log joint of a flat model, log p(beta) of a hierarchical one."""
         if isinstance(self.model, Model):
-            return self._terms("log_joint", self.model.log_joint, dict(beta), data)
-        return self._terms("log_prior", self.model.log_prior, dict(beta))
+            return self._terms("log_joint", self.model.log_joint, self.members(beta), data)
+        return self._terms("log_prior", self.model.log_prior, self.members(beta))
 
     def group_terms(self, beta: Values, z: Values, row: Any) -> Terms:
         """Terms of one group: log p(z_i | beta) and log p(x_i | z_i, beta)."""
@@ -147,13 +178,13 @@ class Problem:
             return {}
         terms: Terms = {}
         if self.model.log_local is not None:
-            terms |= self._terms("log_local", self.model.log_local, dict(beta), dict(z), row)
+            terms |= self._terms("log_local", self.model.log_local, self.members(beta), self.members(z), row)
         return terms | self.likelihood_terms(beta, z, row)
 
     def likelihood_terms(self, beta: Values, z: Values, row: Any) -> Terms:
         """log p(x_i | z_i, beta) alone."""
         assert isinstance(self.model, HierarchicalModel)
-        return self._terms("log_likelihood", self.model.log_likelihood, dict(beta), dict(z), row)
+        return self._terms("log_likelihood", self.model.log_likelihood, self.members(beta), self.members(z), row)
 
     def _terms(self, name: str, function: Callable[..., Any], *arguments: Any) -> Terms:
         if name in self.opaque:
@@ -205,6 +236,8 @@ def _hosts(model: AnyModel, lengths: dict[str, int], data: Any, groups: Abstract
     found = {name: function for name, function in functions.items() if isinstance(function, Opaque)}
     if not found:
         return {}
+    if model.blocks:
+        raise ValueError(f"joint= is for functions in JAX, and {next(iter(found))} is opaque; leave joint= out")
     own = [()] if groups is None else _some_rows(groups)
     same = groups is None or all(len(np.unique(n)) == 1 for n in groups.lengths(np.arange(len(groups))).values())
     constant = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, (data,))

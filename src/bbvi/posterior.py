@@ -73,7 +73,7 @@ class Posterior:
 
     @property
     def params(self) -> Lambda:
-        """lambda, unconstrained: `{latent: {parameter: array}}`, rows of locals on the first axis."""
+        """lambda, unconstrained: `{latent: {parameter: array}}`, rows of locals on the first axis; a block by "mu+tau"."""
         return {**self._params["globals"], **self._params["locals"]}
 
     @property
@@ -107,7 +107,7 @@ class Posterior:
 
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
         """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
-        return {name: self._draw(name, n, seed, groups) for name in self._problem.latents}
+        return self._problem.members({name: self._draw(name, n, seed, groups) for name in self._problem.latents})
 
     def _draw(self, name: str, n: int, seed: int | Array, groups: Any) -> Any:
         key, draws, padded = fold(seed_key(seed), "sample"), MonteCarlo(n), tuple(self._problem.lengths.items())
@@ -141,28 +141,30 @@ class Posterior:
         )
 
     def probs(self, *, groups: Any = None) -> Table:
-        """Probabilities of each value of binary and categorical latents, on a last axis."""
+        """Probabilities of each value of binary, categorical and one-hot latents, on a last axis."""
         out, refused = {}, {}
         for name, latent in self._problem.latents.items():
             params, numbers = self._rows(name, groups)
-            if latent.support == "categorical" and "logits" in params:
+            if latent.support in ("categorical", "one_hot") and "logits" in params:
                 value = np.asarray(jax.nn.softmax(params["logits"]))
             elif latent.support == "binary" and "logits" in params:
                 one = np.asarray(jax.nn.sigmoid(params["logits"]))
                 value = np.stack([1 - one, one], -1)
             else:
-                refused[name] = (
-                    f"{name!r} is {latent.support}: it has no finite list of values; use mean() or quantile()"
-                )
+                for member, own in self.model.blocks.get(name, {name: latent}).items():
+                    refused[member] = (
+                        f"{member!r} is {own.support}: it has no finite list of values; use mean() or quantile()"
+                    )
                 continue
             out[name] = self._ragged(latent, value, numbers, 0) if name in self._problem.locals else value
         return Table(out, refused)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
         """log q(z) of one draw of all latents, locals with all their groups; vmappable."""
-        missing = [name for name in self._problem.latents if name not in z]
+        missing = [name for name in (*self.model.globals, *self.model.locals) if name not in z]
         if missing:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
+        z = self._problem.joined(z)
         value, padded = jnp.zeros(()), tuple(self._problem.lengths.items())
         for name, latent in self._problem.latents.items():
             z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
@@ -258,14 +260,16 @@ class Posterior:
                 drawn = self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups)
                 value = of_draws(np.asarray(drawn.padded if isinstance(drawn, Ragged) else drawn, np.float64))
             out[name] = self._ragged(latent, value, numbers, 0) if local else value
-        return Table(out, refused)
+        return Table(self._problem.members(out), refused)
 
     def _locate(self) -> dict[str, Array]:
         """A central value of each global: its mean, or its most probable category."""
-        means, centre = self.mean(), {}
+        means, centre = self._problem.joined(self.mean()), {}
         for name, latent in self._problem.globals.items():
             if latent.support == "categorical":
                 centre[name] = jnp.argmax(self._params["globals"][name]["logits"], -1)
+            elif latent.support == "one_hot":
+                centre[name] = jax.nn.one_hot(jnp.argmax(jnp.asarray(means[name]), -1), *latent.event, dtype=int)
             elif latent.family.is_discrete():
                 centre[name] = jnp.round(jnp.asarray(means[name])).astype(int)
             else:

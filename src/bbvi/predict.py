@@ -83,6 +83,7 @@ def predictive_log_likelihood(
             "ragged data have padding: say which elements of the likelihood are observations, "
             'for example observed="observed" or observed=lambda row: row["mask"]["visit"]'
         )
+    draws = problem.joined(draws)
     beta = {name: jnp.moveaxis(jnp.asarray(draws[name]), 0, -1) for name in problem.globals}
     z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
     samples = jnp.arange(jax.tree.leaves((beta, z))[0].shape[-1], dtype=jnp.uint32)

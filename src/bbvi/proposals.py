@@ -21,7 +21,9 @@ from bbvi.families import (
     Categorical,
     Dirichlet,
     Gamma,
+    JointNormal,
     Normal,
+    OneHot,
     Poisson,
     TransformedNormal,
 )
@@ -165,26 +167,48 @@ class OtherCategory(AbstractProposal):
         return jnp.where(stay < _STAY, u, (u + by) % k), jnp.zeros(())
 
 
+class OtherOneHot(AbstractProposal):
+    """The same for a vector of zeros and a one: turned round by 1 to k - 1 places."""
+
+    family: OneHot
+
+    @property
+    def is_tuned(self):
+        return False
+
+    def __call__(self, u, log_step, address):
+        k = self.family.k
+        which, stay = address.uniforms()
+        by = 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2)
+        return jnp.where(stay < _STAY, u, jnp.roll(u, by)), jnp.zeros(())
+
+
 class CountStep(AbstractProposal):
-    """z plus or minus 1 + floor(step times an exponential): symmetric; what falls below 0 is rejected.
+    """z plus or minus 1 + floor(step times an exponential): symmetric; what falls below 0 or above `top` is rejected.
 
     A Poisson with mean z, the paper's rule, could never leave 0.
     """
 
     family: AbstractFamily = Poisson()
+    top: int | None = None
 
     def __call__(self, u, log_step, address):
         size, sign = address.uniforms()
         by = 1 + jnp.minimum(-jnp.log(size) * jnp.exp(log_step), 1e6).astype(u.dtype)
         new = jnp.where(sign < 0.5, u - by, u + by)
-        return jnp.maximum(new, 0), jnp.where(new < 0, -jnp.inf, 0.0)
+        inside = jnp.clip(new, 0, self.top)
+        return inside, jnp.where(new == inside, 0.0, -jnp.inf)
 
 
 def proposal(latent: Latent) -> AbstractProposal:
     """The proposal for a latent's support, whatever its family of q."""
     support = latent.family.support()
+    if isinstance(latent.family, JointNormal) and latent.support != "simplex":
+        return TransformedStep(TransformedNormal(support, latent.event))
     made: dict[str, Any] = {
-        "real": NormalStep, "positive": GammaStep, "unit_interval": BetaStep, "binary": Flip, "count": CountStep,
+        "real": NormalStep, "positive": GammaStep, "unit_interval": BetaStep, "binary": Flip,
+        "count": lambda: CountStep(top=getattr(support, "upper_bound", None)),
+        "one_hot": lambda: OtherOneHot(OneHot(latent.event[0])),
         "simplex": lambda: DirichletStep(Dirichlet(latent.event[0])),
         "interval": lambda: TransformedStep(TransformedNormal(support)),
         "ordered": lambda: TransformedStep(TransformedNormal(support, latent.event)),

@@ -25,6 +25,11 @@ def standard_normal(address: Address, part: int | Array = 0) -> Float[Array, ""]
     return mark(inverse_normal(address.uniform(part)))
 
 
+def standard_exponential(address: Address) -> Float[Array, ""]:
+    """A standard exponential by inversion, never 0."""
+    return mark(-quick_log(address.uniform()))
+
+
 def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
     """Phi^-1(u), in single precision for u no closer to 0 and 1 than 2**-24, where all our uniforms are.
 

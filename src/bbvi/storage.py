@@ -83,8 +83,7 @@ def describe(model: Any) -> dict[str, Any]:
     """What must agree between a model and a file for the file's parameters to be the model's."""
     return {
         "model": type(model).__name__,
-        "globals": {name: latent.describe() for name, latent in model.globals.items()},
-        "locals": {name: latent.describe() for name, latent in model.locals.items()},
+        **{part: {name: x.describe() for name, x in latents.items()} for part, latents in model.factors.items()},
     }
 
 

@@ -20,11 +20,12 @@ _RIDGE = 1e-3  # of correlations: parameters that say the same, or more of them 
 
 
 class Parameter(eqx.Module):
-    """One entry of lambda_i: its shape in one factor, its constraint and where a random start is centred."""
+    """One entry of lambda_i: its shape in one factor, its constraint, where a random start is centred and how wide."""
 
     shape: tuple[int, ...]
     constraint: constraints.Constraint = eqx.field(static=True)
     start: float = 0.0
+    spread: float = 1.0
 
     def constrain(self, raw: Array) -> Array:
         return biject_to(self.constraint)(raw)

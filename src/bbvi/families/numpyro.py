@@ -14,17 +14,23 @@ from numpyro.distributions import biject_to, constraints
 from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, constrain
 from bbvi.families.beta import Beta, Dirichlet
+from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
+from bbvi.families.kumaraswamy import Kumaraswamy
 from bbvi.families.normal import LogNormal, Normal
+from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
+from bbvi.families.real import Laplace, Logistic, StudentT
+from bbvi.families.scalar import AbstractLaw, Scalar
 from bbvi.gamma_e import GammaE
 
-# in numpyro these four are functions that choose a class by the argument they get
+# in numpyro these are functions that choose a class by the argument they get
 _FACTORIES: dict[Any, type[dist.Distribution]] = {
     dist.Bernoulli: dist.BernoulliLogits,
     dist.Categorical: dist.CategoricalLogits,
     dist.Binomial: dist.BinomialLogits,
     dist.Geometric: dist.GeometricLogits,
+    dist.NegativeBinomial: dist.NegativeBinomialLogits,
 }
 
 # families of our own take the event shape's length, which scalar ones ignore
@@ -38,6 +44,22 @@ _OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
     dist.BernoulliLogits: lambda k: Bernoulli(),
     dist.CategoricalLogits: Categorical,
     dist.Poisson: lambda k: Poisson(),
+}
+
+_LAWS: dict[type[dist.Distribution], AbstractLaw] = {
+    dist.StudentT: StudentT(),
+    dist.Laplace: Laplace(),
+    dist.Logistic: Logistic(),
+    dist.HalfNormal: HalfNormal(),
+    dist.Exponential: Exponential(),
+    dist.Weibull: Weibull(),
+    dist.InverseGamma: InverseGamma(),
+    dist.Kumaraswamy: Kumaraswamy(),
+    dist.GeometricLogits: Geometric(),
+    dist.GeometricProbs: Geometric(),
+    dist.NegativeBinomial2: NegativeBinomial(),
+    dist.NegativeBinomialLogits: NegativeBinomial(),
+    dist.NegativeBinomialProbs: NegativeBinomial(),
 }
 
 
@@ -120,7 +142,7 @@ def resolve(q: Any, event_length: int) -> AbstractFamily:
     if isinstance(q, functools.partial):
         if q.args:
             raise TypeError("q=functools.partial(...) must fix its arguments by keyword")
-        q, fixed = q.func, dict(q.keywords)
+        q, fixed = q.func, {name: _number(name, value) for name, value in q.keywords.items()}
     q = _FACTORIES.get(q, q) if callable(q) else q
     if isinstance(q, dist.Distribution):
         name = type(q).__name__
@@ -134,7 +156,23 @@ def resolve(q: Any, event_length: int) -> AbstractFamily:
         raise TypeError("q=Delta has no density and no score: bbvi needs a q that spreads its mass")
     if q in _OURS and not fixed:
         return _OURS[q](event_length)
+    if q in _LAWS and set(fixed) <= set(q.arg_constraints) & set(_LAWS[q].parameters()):
+        return Scalar(_LAWS[q], tuple(sorted(fixed.items())))
+    if q in (dist.BinomialLogits, dist.BinomialProbs) and set(fixed) == {"total_count"}:
+        return Scalar(_binomial(fixed["total_count"]))
     return _generic(q, fixed)
+
+
+def _number(name: str, value: Any) -> int | float:
+    if np.ndim(value) or np.asarray(value).dtype.kind not in "iuf":
+        raise TypeError(f"q=functools.partial(...) fixes {name} for all elements alike, at a number; got {value!r}")
+    return np.asarray(value).item()
+
+
+def _binomial(total_count: int | float) -> Binomial:
+    if total_count < 1 or total_count != int(total_count):
+        raise ValueError(f"Binomial's total_count must be an integer of 1 or more, got {total_count}")
+    return Binomial(int(total_count))
 
 
 def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily:

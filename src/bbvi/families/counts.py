@@ -1,0 +1,110 @@
+"""Laws of counts beside the Poisson."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jax.nn import softplus
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import Parameter
+from bbvi.families.discrete import Categorical, Poisson
+from bbvi.families.scalar import AbstractLaw
+from bbvi.samplers import log_gamma, standard_exponential
+from bbvi.special import lgamma, polynomial
+
+_MANY = 10.0  # concentrations from which Stirling's series is exact
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260)
+
+
+class Geometric(AbstractLaw):
+    """The failures before the first success, whose probability is given by its logit: an exponential rounded down."""
+
+    def like(self):
+        return Poisson()
+
+    def parameters(self):
+        return {"logits": Parameter((), constraints.real)}
+
+    def sample(self, params, address: Address):
+        return jnp.floor(standard_exponential(address) / softplus(params["logits"])).astype(int)
+
+    def log_prob(self, params, coordinates):
+        return -coordinates * softplus(params["logits"]) - softplus(-params["logits"])
+
+    def centred(self, value):
+        return {"logits": -jnp.log(jnp.maximum(value, 0.5))}
+
+    def frozen(self, values):
+        return scipy.stats.geom(1 / (1 + np.exp(-values["logits"])), loc=-1)
+
+
+class NegativeBinomial(AbstractLaw):
+    """Negative binomial by mean and concentration: a Poisson whose rate is a gamma of these.
+
+    In these two the Fisher information is diagonal. At a large concentration it is a Poisson.
+    """
+
+    def like(self):
+        return Poisson()
+
+    def parameters(self):
+        return {
+            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
+            "mean": Parameter((), constraints.positive),
+        }
+
+    def sample(self, params, address: Address):
+        concentration = jnp.exp(params["concentration"])
+        log_rate = log_gamma(address, concentration, part=1) - params["concentration"] + params["mean"]
+        return Poisson().sample({"rate": log_rate}, address)
+
+    def log_prob(self, params, coordinates):
+        z, log_c, log_m = coordinates * 1.0, params["concentration"], params["mean"]
+        c = jnp.exp(log_c)
+        few = lgamma(z + jnp.minimum(c, _MANY)) - lgamma(jnp.minimum(c, _MANY)) - z * log_c
+        found = jnp.where(c < _MANY, few, _log_rising(z, jnp.maximum(c, _MANY)))
+        return found + z * log_m - (z + c) * softplus(log_m - log_c) - lgamma(z + 1)
+
+    def centred(self, value):
+        return {"mean": jnp.maximum(value, 0.5)}
+
+    def frozen(self, values):
+        c = values["concentration"]
+        return scipy.stats.nbinom(c, c / (c + values["mean"]))
+
+
+def _log_rising(z: Array, c: Array) -> Array:
+    """log of Gamma(z + c) / Gamma(c) / c**z by Stirling's series: a difference of two lgamma would lose its digits."""
+    rest = [polynomial(1 / x**2, _STIRLING) / x for x in (z + c, c)]
+    return (z + c - 0.5) * jnp.log1p(z / c) - z + rest[0] - rest[1]
+
+
+class Binomial(AbstractLaw):
+    """Binomial of `total_count` trials by its logit: drawn by inversion, from the sums of its probabilities."""
+
+    total_count: int
+
+    def like(self):
+        return Categorical(self.total_count + 1)
+
+    def parameters(self):
+        return {"logits": Parameter((), constraints.real)}
+
+    def sample(self, params, address: Address):
+        log_p = jax.vmap(lambda z: self.log_prob(params, z))(jnp.arange(self.total_count + 1))
+        cumulative = jnp.cumsum(jnp.exp(log_p))
+        return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
+
+    def log_prob(self, params, coordinates):
+        z, n = coordinates * 1.0, float(self.total_count)
+        choose = lgamma(jnp.asarray(n + 1)) - lgamma(z + 1) - lgamma(n - z + 1)
+        return choose - z * softplus(-params["logits"]) - (n - z) * softplus(params["logits"])
+
+    def centred(self, value):
+        return {"logits": jnp.log(value + 0.5) - jnp.log(self.total_count - value + 0.5)}
+
+    def frozen(self, values):
+        return scipy.stats.binom(self.total_count, 1 / (1 + np.exp(-values["logits"])))

@@ -1,0 +1,219 @@
+"""Eq. 4 with larger factors: one Normal over a whole vector, pushed onto its support.
+
+The full-rank Normal is that of Kucukelbir et al. (2017, "Automatic differentiation variational inference"), the
+low-rank one that of Ong, Nott and Smith (2018, "Gaussian variational approximation with a factor covariance structure").
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+from numpyro.distributions import biject_to, constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import AbstractFamily, Parameter, Params
+from bbvi.samplers import standard_normal
+
+_HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
+_VECTOR_OF_POSITIVES = constraints.independent(constraints.positive, 1)
+
+
+class AbstractCovariance(eqx.Module):
+    """How the entries of a Normal vector move together; w is the vector without location, over `scale`."""
+
+    @abstractmethod
+    def parameters(self, size: int) -> dict[str, Parameter]:
+        """The entries of lambda_i beside the location and the scale."""
+
+    @abstractmethod
+    def num_normals(self, size: int) -> int:
+        """How many standard normals make one draw."""
+
+    @abstractmethod
+    def correlate(self, params: Params, noise: Array) -> Float[Array, " size"]:
+        """w from standard normals."""
+
+    @abstractmethod
+    def log_prob(self, params: Params, w: Float[Array, " size"]) -> Float[Array, ""]:
+        """The log density of w."""
+
+    @abstractmethod
+    def sd(self, params: Params) -> np.ndarray:
+        """Standard deviations of w, for any number of factors at once."""
+
+
+class FullRank(AbstractCovariance):
+    """A joint Normal with any covariance, for the vector on the last axis of a latent: `bbvi.real(8, q=bbvi.FullRank())`.
+
+    Each entry is a Normal given the entries before it: w_i = e_i - sum of lower_ij w_j over j < i, the Cholesky
+    factor of the precision. Its density is a product with a matrix, and the Fisher information of different rows is 0.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.positive(10, 3, q=bbvi.FullRank())
+        positive(10,) ~ FullRank
+    """
+
+    def parameters(self, size):
+        return {"lower": Parameter((size * (size - 1) // 2,), constraints.real_vector, spread=1 / size)}
+
+    def num_normals(self, size):
+        return size
+
+    def correlate(self, params, noise):
+        matrix = _unit_lower(params["lower"], len(noise))
+        return solve_triangular(matrix, noise, lower=True, unit_diagonal=True)
+
+    def log_prob(self, params, w):
+        noise = _unit_lower(params["lower"], len(w)) @ w
+        return -0.5 * noise @ noise - len(w) * _HALF_LOG_TWO_PI
+
+    def sd(self, params):
+        size = np.shape(params["scale"])[-1]
+        matrix = np.zeros((*np.shape(params["lower"])[:-1], size, size))
+        matrix[..., *np.tril_indices(size, -1)] = params["lower"]
+        return np.linalg.norm(np.linalg.inv(matrix + np.eye(size)), axis=-1)
+
+
+def _unit_lower(lower: Array, size: int) -> Float[Array, "size size"]:
+    return jnp.eye(size).at[np.tril_indices(size, -1)].set(lower)
+
+
+class LowRank(AbstractCovariance):
+    """A joint Normal of `rank` common directions and noise of its own in each entry: `bbvi.real(200, q=bbvi.LowRank(5))`.
+
+    w = e + V f with independent standard normals e and f, so that the cost grows with size times rank.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.real(200, q=bbvi.LowRank(5))
+        real() ~ LowRank
+    """
+
+    rank: int
+
+    def __check_init__(self):
+        if isinstance(self.rank, bool) or not isinstance(self.rank, (int, np.integer)) or self.rank < 1:
+            raise ValueError(f"LowRank: the rank must be an integer of 1 or more, got {self.rank!r}")
+
+    def parameters(self, size):
+        # not at 0, where the gradient is 0: all signs of a direction are alike
+        entry = Parameter((size, self.rank), constraints.independent(constraints.real, 2), spread=size**-0.5)
+        return {"directions": entry}
+
+    def num_normals(self, size):
+        return size + self.rank
+
+    def correlate(self, params, noise):
+        return noise[: -self.rank] + params["directions"] @ noise[-self.rank :]
+
+    def log_prob(self, params, w):
+        factor = _factor(params["directions"])
+        return -0.5 * _square(params["directions"], w) - jnp.log(jnp.diagonal(factor)).sum() - len(w) * _HALF_LOG_TWO_PI
+
+    def sd(self, params):
+        return np.sqrt(1 + (np.asarray(params["directions"], np.float64) ** 2).sum(-1))
+
+
+def _factor(directions: Array) -> Float[Array, "rank rank"]:
+    """The Cholesky factor of I + V'V, which has the determinant of I + VV'."""
+    return jnp.linalg.cholesky(jnp.eye(directions.shape[1]) + directions.T @ directions)
+
+
+def _explained(directions: Array, w: Array) -> Float[Array, " rank"]:
+    """The f that minimises |w - V f|**2 + |f|**2."""
+    return cho_solve((_factor(directions), True), directions.T @ w)
+
+
+@jax.custom_jvp
+def _square(directions: Array, w: Array) -> Float[Array, ""]:
+    """w' (I + VV')^-1 w, the minimum of |w - V f|**2 + |f|**2 over f."""
+    f = _explained(directions, w)
+    rest = w - directions @ f
+    return rest @ rest + f @ f
+
+
+@_square.defjvp
+def _square_jvp(primals, tangents):
+    # at the minimum a change of f changes nothing: no derivative of the factorisation is needed for each draw
+    (directions, w), (d_directions, dw) = primals, tangents
+    f = _explained(directions, w)
+    rest = w - directions @ f
+    return rest @ rest + f @ f, 2 * rest @ (dw - d_directions @ f)
+
+
+class JointNormal(AbstractFamily):
+    """One Normal over a vector, with the coordinates of `like`: a family of each entry, or of the vector."""
+
+    like: AbstractFamily
+    length: int
+    covariance: AbstractCovariance
+
+    @property
+    def distribution(self) -> type[AbstractCovariance]:
+        return type(self.covariance)
+
+    @property
+    def fixed(self) -> tuple[tuple[str, int], ...]:
+        return tuple(vars(self.covariance).items())
+
+    @property
+    def _size(self) -> int:
+        return biject_to(self.like.support()).inverse_shape((self.length,))[0]
+
+    def event_shape(self):
+        return (self.length,)
+
+    def support(self):
+        return self.like.support()
+
+    def is_discrete(self):
+        return False
+
+    def parameters(self):
+        return {
+            "loc": Parameter((self._size,), constraints.real_vector),
+            "scale": Parameter((self._size,), _VECTOR_OF_POSITIVES),
+            **self.covariance.parameters(self._size),
+        }
+
+    def sample(self, params, address: Address):
+        num = self.covariance.num_normals(self._size)
+        elements = address.element * jnp.uint32(num) + jnp.arange(num, dtype=jnp.uint32)
+        noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(elements)
+        return params["loc"] + jnp.exp(params["scale"]) * self.covariance.correlate(params, noise)
+
+    def value(self, coordinates):
+        return self.like.value(coordinates)
+
+    def log_value(self, coordinates):
+        return self.like.log_value(coordinates)
+
+    def coordinates(self, value):
+        return self.like.coordinates(value)
+
+    def floored(self, coordinates):
+        moved = self.like.floored(coordinates)
+        return moved if self.like.event_shape() else jnp.any(moved, axis=-1)
+
+    def log_prob(self, params, coordinates):
+        w = (coordinates - params["loc"]) * jnp.exp(-params["scale"])
+        transform = biject_to(self.like.support())
+        jacobian = transform.log_abs_det_jacobian(coordinates, transform(coordinates))
+        return self.covariance.log_prob(params, w) - params["scale"].sum() - jnp.sum(jacobian)
+
+    def centred(self, value):
+        return {"loc": self.like.coordinates(value)}
+
+    def _marginals(self, params: Params) -> Params:
+        return {"loc": params["loc"], "scale": np.asarray(params["scale"]) + np.log(self.covariance.sd(params))}
+
+    def moments(self, params):
+        return self.like.moments(self._marginals(params))
+
+    def quantile(self, params, p):
+        return self.like.quantile(self._marginals(params), p)

@@ -1,0 +1,77 @@
+"""The law of Kumaraswamy (1980) on the unit interval, like a Beta but with a closed quantile function."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+from jax.nn import softplus
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import Parameter
+from bbvi.families.beta import Beta
+from bbvi.families.scalar import AbstractLaw
+from bbvi.samplers import standard_exponential
+
+_SMALL, _LARGE = -8.0, 15.0
+
+
+class Kumaraswamy(AbstractLaw):
+    """P(Z < z) = 1 - (1 - z**a)**b, with a = `concentration1` and b = `concentration0`; draws are held as logits."""
+
+    def like(self):
+        return Beta()
+
+    def parameters(self):
+        return {name: Parameter((), constraints.positive) for name in ("concentration0", "concentration1")}
+
+    def sample(self, params, address: Address):
+        log_t = jnp.log(standard_exponential(address)) - params["concentration0"]  # z**a = 1 - exp(-t)
+        log_s = _log_other(log_t) - params["concentration1"]  # z = exp(-s)
+        return _other(log_s) - jnp.exp(log_s)
+
+    def log_prob(self, params, coordinates):
+        near_one = coordinates > _LARGE
+        s = softplus(-coordinates)
+        log_s = jnp.where(near_one, -coordinates, jnp.log(softplus(-jnp.where(near_one, 0, coordinates))))
+        log_a, log_b = params["concentration1"], params["concentration0"]
+        return log_a + log_b - jnp.expm1(log_a) * s - jnp.expm1(log_b) * _other(log_a + log_s)
+
+    def centred(self, value):
+        b = jnp.full_like(value, 2.0)
+        return {"concentration0": b, "concentration1": jnp.log(-jnp.expm1(-np.log(2) / b)) / jnp.log(value)}
+
+    def frozen(self, values):
+        return _Frozen(values["concentration1"], values["concentration0"])
+
+
+def _other(log_s: Array) -> Array:
+    """-log(1 - exp(-s))."""
+    small = log_s < _SMALL
+    s, inside = jnp.exp(log_s), jnp.exp(jnp.where(small, 0, log_s))
+    return jnp.where(small, s / 2 - s**2 / 24 - log_s, -jnp.log(-jnp.expm1(-inside)))
+
+
+def _log_other(log_s: Array) -> Array:
+    """Its logarithm."""
+    s = jnp.exp(log_s)
+    return jnp.where(s > _LARGE, jnp.exp(-s) / 2 - s, jnp.log(_other(jnp.where(s > _LARGE, 0, log_s))))
+
+
+class _Frozen(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+
+    def _moment(self, n: int) -> np.ndarray:
+        return self.b * scipy.special.beta(1 + n / self.a, self.b)
+
+    def mean(self) -> np.ndarray:
+        return self._moment(1)
+
+    def std(self) -> np.ndarray:
+        return np.sqrt(self._moment(2) - self._moment(1) ** 2)
+
+    def ppf(self, p: float) -> np.ndarray:
+        return (-np.expm1(np.log1p(-p) / self.b)) ** (1 / self.a)

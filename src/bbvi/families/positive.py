@@ -1,0 +1,116 @@
+"""Laws on the positive numbers, drawn in log space, where nothing underflows."""
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from numpyro.distributions import constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import Parameter
+from bbvi.families.gamma import Gamma
+from bbvi.families.scalar import AbstractLaw
+from bbvi.samplers import standard_exponential, standard_normal
+
+_HALF_LOG_HALF_PI = 0.5 * np.log(np.pi / 2)
+
+
+class HalfNormal(AbstractLaw):
+    """The absolute value of a Normal around 0."""
+
+    def like(self):
+        return Gamma()
+
+    def parameters(self):
+        return {"scale": Parameter((), constraints.positive)}
+
+    def sample(self, params, address: Address):
+        return params["scale"] + jnp.log(jnp.abs(standard_normal(address)))
+
+    def log_prob(self, params, coordinates):
+        return -0.5 * jnp.exp(2 * (coordinates - params["scale"])) - params["scale"] - _HALF_LOG_HALF_PI
+
+    def centred(self, value):
+        return {"scale": value}
+
+    def frozen(self, values):
+        return scipy.stats.halfnorm(scale=values["scale"])
+
+
+class Exponential(AbstractLaw):
+    """Exponential by its rate."""
+
+    def like(self):
+        return Gamma()
+
+    def parameters(self):
+        return {"rate": Parameter((), constraints.positive)}
+
+    def sample(self, params, address: Address):
+        return jnp.log(standard_exponential(address)) - params["rate"]
+
+    def log_prob(self, params, coordinates):
+        return params["rate"] - jnp.exp(coordinates + params["rate"])
+
+    def centred(self, value):
+        return {"rate": 1 / value}
+
+    def frozen(self, values):
+        return scipy.stats.expon(scale=1 / values["rate"])
+
+
+class Weibull(AbstractLaw):
+    """Weibull, a power of an exponential, by scale and concentration."""
+
+    def like(self):
+        return Gamma()
+
+    def parameters(self):
+        return {
+            "concentration": Parameter((), constraints.positive, start=float(np.log(2.0))),
+            "scale": Parameter((), constraints.positive),
+        }
+
+    def sample(self, params, address: Address):
+        return params["scale"] + jnp.exp(-params["concentration"]) * jnp.log(standard_exponential(address))
+
+    def log_prob(self, params, coordinates):
+        log_exponential = jnp.exp(params["concentration"]) * (coordinates - params["scale"])
+        return params["concentration"] + log_exponential - jnp.exp(log_exponential) - coordinates
+
+    def centred(self, value):
+        return {"scale": value}
+
+    def frozen(self, values):
+        return scipy.stats.weibull_min(values["concentration"], scale=values["scale"])
+
+
+class InverseGamma(AbstractLaw):
+    """The inverse of a gamma, by concentration and harmonic mean, 1 / E[1/z] = rate / concentration.
+
+    In these two the Fisher information is diagonal, as it is for `Gamma` in concentration and mean.
+    """
+
+    def like(self):
+        return Gamma()
+
+    def parameters(self):
+        return {
+            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
+            "harmonic_mean": Parameter((), constraints.positive),
+        }
+
+    def _of_inverse(self, params):
+        return {"concentration": params["concentration"], "mean": -params["harmonic_mean"]}
+
+    def sample(self, params, address: Address):
+        return -Gamma().sample(self._of_inverse(params), address)
+
+    def log_prob(self, params, coordinates):
+        return Gamma().log_prob(self._of_inverse(params), -coordinates) - 2 * coordinates
+
+    def centred(self, value):
+        return {"harmonic_mean": value}
+
+    def frozen(self, values):
+        a = values["concentration"]
+        return scipy.stats.invgamma(a, scale=a * values["harmonic_mean"])

@@ -1,0 +1,107 @@
+"""Laws on the real line by location and scale. In these two the Fisher information of a symmetric law is diagonal."""
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jax.nn import softplus
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from bbvi.counter import Address
+from bbvi.families.abstract import Parameter, Params
+from bbvi.families.normal import Normal
+from bbvi.families.scalar import AbstractLaw
+from bbvi.samplers import log_gamma, standard_normal
+from bbvi.special import lgamma, quick_log
+
+_HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
+_MANY = 10.0  # degrees of freedom from which a series is exact
+
+
+def _standardised(params: Params, z: Array) -> Array:
+    return (z - params["loc"]) * jnp.exp(-params["scale"])
+
+
+class Laplace(AbstractLaw):
+    """Laplace: tails exp(-|x|), and a kink at the location."""
+
+    def like(self):
+        return Normal()
+
+    def parameters(self):
+        return Normal().parameters()
+
+    def sample(self, params, address: Address):
+        u = address.uniform()
+        tail = quick_log(2 * jnp.minimum(u, 1 - u))
+        return params["loc"] + jnp.exp(params["scale"]) * jnp.where(u < 0.5, tail, -tail)
+
+    def log_prob(self, params, coordinates):
+        return -jnp.abs(_standardised(params, coordinates)) - params["scale"] - np.log(2.0)
+
+    def centred(self, value):
+        return {"loc": value}
+
+    def frozen(self, values):
+        return scipy.stats.laplace(values["loc"], values["scale"])
+
+
+class Logistic(AbstractLaw):
+    """Logistic: tails exp(-|x|), smooth."""
+
+    def like(self):
+        return Normal()
+
+    def parameters(self):
+        return Normal().parameters()
+
+    def sample(self, params, address: Address):
+        u = address.uniform()
+        return params["loc"] + jnp.exp(params["scale"]) * (quick_log(u) - quick_log(1 - u))
+
+    def log_prob(self, params, coordinates):
+        x = _standardised(params, coordinates)
+        return -x - 2 * softplus(-x) - params["scale"]
+
+    def centred(self, value):
+        return {"loc": value}
+
+    def frozen(self, values):
+        return scipy.stats.logistic(values["loc"], values["scale"])
+
+
+class StudentT(AbstractLaw):
+    """Student's t, a Normal of random precision: drawn from a Normal and a gamma, both by inversion.
+
+    It starts at 10 degrees of freedom: at 2 and below, the ELBO of a target with Normal tails is not finite.
+    """
+
+    def like(self):
+        return Normal()
+
+    def parameters(self):
+        return {"df": Parameter((), constraints.positive, start=float(np.log(10.0))), **Normal().parameters()}
+
+    def sample(self, params, address: Address):
+        half = jnp.exp(params["df"]) / 2
+        log_precision = log_gamma(address, half, part=1) - jnp.log(half)
+        return params["loc"] + jnp.exp(params["scale"] - log_precision / 2) * standard_normal(address)
+
+    def log_prob(self, params, coordinates):
+        df, x = jnp.exp(params["df"]), _standardised(params, coordinates)
+        kernel = (df + 1) / 2 * jnp.log1p(x**2 / df)
+        return _log_ratio(df) - _HALF_LOG_TWO_PI - kernel - params["scale"]
+
+    def centred(self, value):
+        return {"loc": value}
+
+    def frozen(self, values):
+        return scipy.stats.t(values["df"], values["loc"], values["scale"])
+
+
+def _log_ratio(df: Array) -> Array:
+    """log of Gamma((df + 1) / 2) / Gamma(df / 2) / sqrt(df / 2), which goes to 0: a difference would not."""
+    few, many = jnp.minimum(df, _MANY), jnp.maximum(df, _MANY)
+    series = -1 / (4 * many) + 1 / (24 * many**3) - 1 / (20 * many**5)
+    difference = lgamma((few + 1) / 2) - lgamma(few / 2) - jnp.log(few / 2) / 2
+    return jnp.where(df < _MANY, difference, series)

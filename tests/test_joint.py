@@ -1,0 +1,201 @@
+"""Joint factors of q: exact gradients, exact fits of correlated targets, densities and moments of other libraries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import biject_to
+
+import bbvi
+from bbvi.counter import seed_key
+
+COVARIANCES = {"FullRank": bbvi.FullRank(), "LowRank": bbvi.LowRank(2)}
+SUPPORTS = {
+    "real": lambda q: bbvi.real(4, q=q), "positive": lambda q: bbvi.positive(4, q=q),
+    "unit_interval": lambda q: bbvi.unit_interval(4, q=q), "interval": lambda q: bbvi.interval(-1.0, 2.0, 4, q=q),
+    "ordered": lambda q: bbvi.ordered(4, q=q), "simplex": lambda q: bbvi.simplex(4, q=q),
+}  # fmt: skip
+MEAN = jnp.array([0.5, -1.0, 0.2, 1.5])
+FACTOR = jnp.array([[0.8, 0, 0, 0], [0.7, 0.5, 0, 0], [-0.4, 0.6, 0.9, 0], [0.2, -0.7, 0.3, 0.6]])
+
+
+def parameters(latent, scale=8.0):
+    """Random ones, with correlations that matter."""
+    raw = latent.random_start("z", {}, seed_key(4))
+    return {name: leaf * (scale if name in ("lower", "directions") else 1.0) for name, leaf in raw.items()}
+
+
+def covariance(params):
+    """Of the coordinates, by dense algebra."""
+    scale, size = jnp.exp(params["scale"]), params["loc"].shape[-1]
+    if "directions" in params:
+        inner = jnp.eye(size) + params["directions"] @ params["directions"].T
+    else:
+        matrix = jnp.eye(size).at[np.tril_indices(size, -1)].set(params["lower"])
+        inner = jnp.linalg.inv(matrix.T @ matrix)
+    return scale[:, None] * inner * scale
+
+
+@pytest.mark.parametrize("support", SUPPORTS)
+def test_density_is_that_of_a_multivariate_normal_pushed_onto_the_support(support):
+    latent = SUPPORTS[support](bbvi.FullRank())
+    params, family = parameters(latent), latent.family
+    assert (latent.shape, latent.event) == ((), (4,))
+
+    def both(params):
+        normal, bijection = dist.MultivariateNormal(params["loc"], covariance(params)), biject_to(family.support())
+        u = normal.sample(jax.random.key(1), (20,))
+        z = bijection(u)
+        jacobian = bijection.log_abs_det_jacobian(u, z).reshape(20, -1).sum(-1)
+        found = jax.vmap(lambda z_i: family.log_prob(params, family.coordinates(z_i)))(z)
+        return found, normal.log_prob(u) - jacobian
+
+    np.testing.assert_allclose(*jax.jit(both)(params), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("q", COVARIANCES)
+def test_score_and_its_derivative_are_those_of_the_dense_density(q):
+    """Second derivatives too: the low-rank density has a derivative of its own."""
+    latent = bbvi.real(4, q=COVARIANCES[q])
+    params, u = parameters(latent), jnp.array([0.3, -1.2, 0.8, 0.1])
+
+    def dense(p):
+        return dist.MultivariateNormal(p["loc"], covariance(p)).log_prob(u)
+
+    def both(p):
+        functions = (lambda p: latent.family.log_prob(p, u), dense)
+        return [
+            (f(p), jax.grad(f)(p), jax.jvp(jax.grad(f), (p,), (jax.tree.map(jnp.ones_like, p),))[1]) for f in functions
+        ]
+
+    found, truth = jax.jit(both)(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=5e-3, atol=5e-3), found, truth)
+
+
+def target(z, _):
+    """A correlated Normal, as one factor; its evidence is 1."""
+    return dist.MultivariateNormal(MEAN, scale_tril=FACTOR).log_prob(z["z"])
+
+
+def exact_gradient(params):
+    """Of the ELBO of a Normal q and a Normal target, which is minus their divergence."""
+    precision = jnp.linalg.inv(FACTOR @ FACTOR.T)
+
+    def elbo(p):
+        gap, sigma = p["loc"] - MEAN, covariance(p)
+        return 0.5 * jnp.linalg.slogdet(sigma)[1] - 0.5 * (gap @ precision @ gap + jnp.trace(precision @ sigma))
+
+    return jax.grad(elbo)(params)
+
+
+@pytest.mark.parametrize("gradient", [bbvi.Score(), bbvi.Pathwise()])
+@pytest.mark.parametrize("q", COVARIANCES)
+def test_gradient_is_unbiased(q, gradient):
+    model = bbvi.Model(target, z=bbvi.real(4, q=COVARIANCES[q]))
+    params = parameters(model.globals["z"], 2.0)
+    posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0)).replace({"z": params})
+    truth = exact_gradient(params)
+    found = bbvi.gradient_moments(
+        model, None, posterior, gradient=gradient, draws=bbvi.MonteCarlo(10), repeats=20_000, seed=1
+    )
+    for name, mean in found.mean["z"].items():
+        error = np.asarray(found.standard_error["z"][name])
+        assert np.all(np.abs(mean - np.asarray(truth[name])) < 4.5 * error + 1e-4 * (1 + np.abs(truth[name]))), name
+
+
+DIRECTION = jnp.array([0.9, -0.8, 0.7, 1.0])
+LOW = jnp.diag(jnp.array([0.6, 0.8, 0.5, 0.7])) + jnp.outer(DIRECTION, DIRECTION)
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma"),
+    [(bbvi.FullRank(), FACTOR @ FACTOR.T), (bbvi.LowRank(1), LOW), (None, LOW)],
+    ids=["full", "low", "none"],
+)
+def test_a_correlated_normal_is_fitted_exactly_by_a_joint_q_and_not_by_mean_field(q, sigma):
+    """The evidence is 1: the ELBO of the exact posterior is 0, that of independent entries minus their divergence."""
+    model = bbvi.Model(lambda z, _: dist.MultivariateNormal(MEAN, sigma).log_prob(z["z"]), z=bbvi.real(4, q=q))
+    posterior = bbvi.fit(
+        model, gradient=bbvi.Pathwise(), draws=bbvi.MonteCarlo(20), optimizer=bbvi.adagrad(0.2),
+        stop=bbvi.Budget(steps=3000),
+    )  # fmt: skip
+    elbo, precision = posterior.elbo(4000), np.linalg.inv(sigma)
+    if q is None:
+        best = -0.5 * (np.log(np.diag(precision)).sum() + np.linalg.slogdet(sigma)[1])
+        assert best < -0.3
+        assert abs(elbo - best) < 4 * elbo.standard_error + 1e-3
+        return
+    assert abs(elbo) < 2e-3
+    np.testing.assert_allclose(posterior.mean()["z"], MEAN, atol=0.01)
+    np.testing.assert_allclose(posterior.sd()["z"], np.sqrt(np.diag(sigma)), rtol=0.01)
+
+
+@pytest.mark.parametrize("support", SUPPORTS)
+def test_what_a_posterior_answers_agrees_with_its_draws(support):
+    latent, num = SUPPORTS[support](bbvi.FullRank()), 20_000
+    model = bbvi.Model(lambda z, _: z["z"].sum() * 1.0, z=latent)
+    posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0)).replace({"z": parameters(latent, 2.0)})
+    x = np.asarray(posterior.sample(num, 5)["z"], np.float64)
+    assert bool(np.all(np.asarray(latent.family.support()(jnp.asarray(x)))))
+    # where there is no closed form, moments are those of 8192 draws
+    per_draw = 1 / num + (1 / 8192 if support in ("ordered", "simplex") else 0)
+    assert (np.abs(posterior.mean()["z"] - x.mean(0)) < 5 * x.std(0) * np.sqrt(per_draw)).all()
+    below = (x < posterior.quantile(0.9)["z"]).mean(0)
+    assert (np.abs(below - 0.9) < 5 * np.sqrt(0.09 * per_draw)).all()
+
+
+def test_coordinates_of_draws_have_the_covariance_of_the_parameters():
+    for q in COVARIANCES.values():
+        latent, num = bbvi.real(4, q=q), 40_000
+        model = bbvi.Model(lambda z, _: z["z"].sum(), z=latent)
+        posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0)).replace({"z": parameters(latent)})
+        truth = np.asarray(covariance(posterior.params["z"]), np.float64)
+        found = np.cov(np.asarray(posterior.sample(num, 2)["z"], np.float64).T)
+        error = np.sqrt((truth**2 + np.outer(np.diag(truth), np.diag(truth))) / num)
+        assert (np.abs(found - truth) < 5 * error).all()
+
+
+def test_each_group_has_a_joint_factor_of_its_own():
+    """Two correlated locals of each group: the posterior is known, and so is the evidence."""
+    factor = jnp.array([[1.0, 0.0], [0.8, 0.6]])
+    y = jnp.array([[0.5, -0.2], [1.4, 0.3], [-0.6, -1.0]])
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: 0.0,
+        log_local=lambda beta, z, row: dist.MultivariateNormal(jnp.zeros(2), scale_tril=factor).log_prob(z["x"]),
+        log_likelihood=lambda beta, z, row: dist.Normal(z["x"], 0.5).log_prob(row["y"]),
+        globals={}, locals={"x": bbvi.real(2, q=bbvi.FullRank())},
+    )  # fmt: skip
+    posterior = bbvi.fit(
+        model, {"y": y}, gradient=bbvi.Pathwise(), draws=bbvi.MonteCarlo(20), optimizer=bbvi.adagrad(0.2),
+        stop=bbvi.Budget(steps=2000),
+    )  # fmt: skip
+    evidence = dist.MultivariateNormal(jnp.zeros(2), factor @ factor.T + 0.25 * jnp.eye(2)).log_prob(y).sum()
+    assert abs(posterior.elbo(1000) - float(evidence)) < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bbvi.real(q=bbvi.FullRank()), r"bbvi.real: q=FullRank joins the entries of the last axis.*shape \(\)"),
+        (
+            lambda: bbvi.real("visit", q=bbvi.LowRank(2)),
+            "whose length must be a number, 2 or more; got the shape .'visit'",
+        ),
+        (lambda: bbvi.real(1, q=bbvi.FullRank()), "2 or more"),
+        (lambda: bbvi.count(3, q=bbvi.FullRank()), "bbvi.count: q=FullRank is a Normal, and this latent is discrete"),
+        (lambda: bbvi.LowRank(0), "the rank must be an integer of 1 or more, got 0"),
+    ],
+)
+def test_a_joint_q_that_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_posterior_of_another_rank_is_refused():
+    def fitted(rank):
+        model = bbvi.Model(lambda z, _: z["z"].sum(), z=bbvi.real(4, q=bbvi.LowRank(rank)))
+        return model, bbvi.fit(model, stop=bbvi.Budget(steps=0))
+
+    with pytest.raises(ValueError, match=r"LowRank\(rank=2\) .*there and .*LowRank\(rank=3\)"):
+        bbvi.fit(fitted(3)[0], start=fitted(2)[1])

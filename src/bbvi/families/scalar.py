@@ -59,6 +59,9 @@ class Scalar(AbstractFamily):
     def is_discrete(self):
         return self.law.like().is_discrete()
 
+    def support_values(self):
+        return self.law.like().support_values()
+
     def parameters(self):
         held = dict(self.fixed)
         return {name: entry for name, entry in self.law.parameters().items() if name not in held}

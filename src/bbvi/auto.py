@@ -22,7 +22,7 @@ from bbvi.target import Target
 #: latents with few values are summed out if no factor of log p is evaluated more often than this for a draw
 _MOST_EVALUATIONS = 256
 #: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
-_QUIET = 0.1
+_QUIET = 1.0
 
 
 class Pilot(Protocol):
@@ -37,6 +37,9 @@ class Pilot(Protocol):
     @property
     def smooth(self) -> frozenset[str]:
         """The latents that have a pathwise gradient."""
+
+    def noise_so_far(self, names: Collection[str]) -> Mapping[str, float]:
+        """The variance of these latents' gradients in the steps made, as `noise` has it."""
 
     def noise(self, gradient: AbstractGradient, names: Collection[str]) -> Mapping[str, float]:
         """The variance of these latents' gradients from one draw, in units of the Fisher information."""
@@ -95,16 +98,28 @@ class Auto(AbstractChoice):
 
     def settled(self, pilot, first):
         smooth = [name for name, gradient in first.choice if gradient == Pathwise()]
-        along = pilot.noise(first, smooth)
+        along = pilot.noise_so_far(smooth)
         noisy = [name for name in smooth if along[name] > _QUIET]
         if not noisy:
             return first
         by_score = pilot.noise(Score(), noisy)
-        cost = {gradient: gradient.evaluations(pilot.target) for gradient in (Pathwise(), Score())}
-        worse = [name for name in noisy if by_score[name] * cost[Score()] < along[name] * cost[Pathwise()]]
+        worse = [
+            name
+            for name in noisy
+            if _product(pilot, Score(), by_score[name]) < _product(pilot, Pathwise(), along[name])
+        ]
+        if worse:
+            # what was seen on the way is more than the noise at the lambda that was reached
+            along = pilot.noise(Pathwise(), worse)
+            worse = [n for n in worse if _product(pilot, Score(), by_score[n]) < _product(pilot, Pathwise(), along[n])]
         if not worse:
             return first
         return Mixed(tuple((name, Score() if name in worse else gradient) for name, gradient in first.choice))
+
+
+def _product(pilot: Pilot, gradient: AbstractGradient, variance: float) -> float:
+    """Variance times cost, a draw itself counted as one evaluation."""
+    return variance * (1 + gradient.evaluations(pilot.target))
 
 
 def _few_valued(pilot: Pilot) -> list[str]:

@@ -58,7 +58,7 @@ class Choosing(NamedTuple):
         seen = {name: loop.draws.num * value for name, value in noise.items()}
         pilot = Pilot(
             loop.target, state.params, run.data, run.groups,
-            batch_size=loop.batch_size, key=run.key, seen=(loop.gradient, seen),
+            batch_size=loop.batch_size, key=run.key, seen=seen,
         )  # fmt: skip
         settled = self.choice.settled(pilot, loop.gradient)
         return run._replace(loop=loop if settled is loop.gradient else self.loop_for(settled), choosing=None)

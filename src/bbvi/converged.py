@@ -151,15 +151,14 @@ def _toward(mean: Array, value: Array, count: Array, power: float = _POWER) -> A
 def _follow(averages: Averages, params: Any, gradient: Any, fisher: Any) -> Averages:
     steps = averages.steps + 1
 
-    def follow(means: Any, values: Any) -> Any:
-        return jax.tree.map(lambda mean, value: _toward(mean, value, steps), means, values)
+    def follow(means: Any, values: Any, power: float = _POWER) -> Any:
+        return jax.tree.map(lambda mean, value: _toward(mean, value, steps, power), means, values)
 
     # before the first gradient there is none to differ from: its own square stands in, and is soon forgotten
     noise = jax.tree.map(lambda g, last: jnp.where(steps > 1, (g - last) ** 2 / 2, g**2), gradient, averages.last)
-    late = jax.tree.map(lambda mean, value: _toward(mean, value, steps, _LATE), averages.late, params)
     return Averages(
-        steps, follow(averages.params, params), follow(averages.gradient, gradient), follow(averages.noise, noise),
-        follow(averages.fisher, fisher), gradient, late,
+        steps, follow(averages.params, params), follow(averages.gradient, gradient), follow(averages.noise, noise, _LATE),
+        follow(averages.fisher, fisher), gradient, follow(averages.late, params, _LATE),
     )  # fmt: skip
 
 

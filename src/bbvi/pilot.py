@@ -1,6 +1,7 @@
 """How noisy estimators are at some lambda: what a choice of estimators is made by."""
 
 import functools
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ _REPEATS, _DRAWS = 32, 10
 
 
 class Pilot:
-    """A model, its data and a lambda at which estimators can be tried; `seen` is the noise of one, where it is known."""
+    """A model, its data and a lambda at which estimators can be tried; `seen` is the noise of the steps that led there."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class Pilot:
         *,
         batch_size: int,
         key: Key,
-        seen: tuple[AbstractGradient, Mapping[str, float]] | None = None,
+        seen: Mapping[str, float] | None = None,
     ):
         self.target, self._params, self._data, self._groups = target, params, data, groups
         self._batch_size, self._key, self._seen = batch_size, fold(key, "pilot"), seen
@@ -50,10 +51,12 @@ class Pilot:
         """The latents to choose for."""
         return self.target.fitted(self._groups is not None)
 
+    def noise_so_far(self, names: Collection[str]) -> dict[str, float]:
+        """The variance of these latents' gradients in the steps made, as `noise` has it; without limit if not known."""
+        return {name: (self._seen or {}).get(name, math.inf) for name in names}
+
     def noise(self, gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
         """The variance of these latents' gradients from one draw, in units of the Fisher information."""
-        if self._seen is not None and gradient == self._seen[0] and set(names) <= set(self._seen[1]):
-            return {name: self._seen[1][name] for name in names}
         target = self.target._replace(wanted=frozenset(names))
         loop = Loop(target, gradient, MonteCarlo(_DRAWS), adagrad(), (), batch_size=self._batch_size, capacity=1)
         source: Any = self._groups

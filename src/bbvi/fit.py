@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bbvi.auto import AbstractChoice
+from bbvi.auto import AbstractChoice, Auto
 from bbvi.batches import check_batch_size
 from bbvi.check import check_blankets, check_padding
 from bbvi.checkpoint import History, fingerprint, load_checkpoint
@@ -17,10 +17,11 @@ from bbvi.compiled import compiled
 from bbvi.converged import Converged
 from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
-from bbvi.gradient import AbstractGradient, Score
+from bbvi.gradient import AbstractGradient
 from bbvi.groups import Cohort, Stream
 from bbvi.model import AnyModel, Model, bind
-from bbvi.optimizers import adagrad, behaviour, check_optimizer
+from bbvi.natural import natural
+from bbvi.optimizers import behaviour, check_optimizer
 from bbvi.pilot import Pilot
 from bbvi.posterior import Posterior
 from bbvi.progress import progress_bar
@@ -54,9 +55,9 @@ def fit(
     """Fit q(z | lambda) to the posterior of a model.
 
     Args:
-        gradient: the estimator of the ELBO's gradient; default `Score()`.
-        draws: how many samples a step draws; default `MonteCarlo(100)`.
-        optimizer: any optax transformation; default `adagrad(1.0)`.
+        gradient: the estimator of the ELBO's gradient; default `Auto()`, the best for each latent.
+        draws: how many samples a step draws; default `MonteCarlo(100)`, or 32 where `Auto()` needs no `Score()`.
+        optimizer: any optax transformation; default `natural()`, which needs no tuning.
         stop: one stopping rule or several, of which the first to fire wins; default `Converged()` with a
             budget of 50,000 steps.
         batch_size: how many groups a step looks at; default all.
@@ -119,9 +120,9 @@ def iterate(
         20
     """
     stops = _stops(stop)
-    gradient, draws, optimizer = gradient or Score(), draws or MonteCarlo(100), optimizer or adagrad(1.0)
+    gradient, optimizer = gradient or Auto(), optimizer or natural()
     _check_slots(gradient, draws)
-    run = _prepare(
+    run, draws = _prepare(
         model, data, gradient, draws, optimizer, stops,
         batch_size=batch_size, seed=seed, start=start, hold=hold, fast_lgamma=fast_lgamma,
     )  # fmt: skip
@@ -152,7 +153,7 @@ def _prepare(
     model: AnyModel,
     data: Any,
     gradient: AbstractGradient | AbstractChoice,
-    draws: AbstractDraws,
+    draws: AbstractDraws | None,
     optimizer: optax.GradientTransformation,
     stops: Sequence[AbstractStop],
     *,
@@ -161,7 +162,7 @@ def _prepare(
     start: Posterior | None,
     hold: Posterior | None,
     fast_lgamma: bool,
-) -> Run:
+) -> tuple[Run, AbstractDraws]:
     if isinstance(model, Model) and batch_size is not None:
         raise ValueError(
             "batch_size needs groups to choose from: a flat Model has none. Write the model as a "
@@ -184,15 +185,19 @@ def _prepare(
         check_padding(problem, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
+    if isinstance(gradient, AbstractChoice):
+        first = gradient.first(Pilot(target, params, flat, groups, batch_size=size, key=key))
+        chosen = draws or gradient.draws(first)
+    else:
+        first, chosen = gradient, draws or MonteCarlo(100)
+    first.check(chosen)
 
     def loop_for(estimator: AbstractGradient) -> Loop:
-        return compiled(target, flat, estimator, draws, optimizer, stops, batch_size=size, capacity=capacity)
+        return compiled(target, flat, estimator, chosen, optimizer, stops, batch_size=size, capacity=capacity)
 
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    if not isinstance(gradient, AbstractChoice):
-        return Run(loop_for(gradient), params, flat, groups, key, recheck)
-    first = gradient.first(Pilot(target, params, flat, groups, batch_size=size, key=key))
-    return Run(loop_for(first), params, flat, groups, key, recheck, Choosing(gradient, loop_for))
+    choosing = Choosing(gradient, loop_for) if isinstance(gradient, AbstractChoice) else None
+    return Run(loop_for(first), params, flat, groups, key, recheck, choosing), chosen
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
@@ -212,6 +217,8 @@ def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[Abstract
 def _check_slots(gradient: Any, draws: Any) -> None:
     if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
         raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
+    if draws is None:
+        return
     if not isinstance(draws, AbstractDraws):
         raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")
     gradient.check(draws)

@@ -60,8 +60,8 @@ def test_a_run_with_a_checkpoint_is_the_run_without(tmp_path):
 
 def test_a_default_that_is_spelt_out_is_the_same_run(tmp_path):
     run(tmp_path / "state.npz", steps=2)
-    spelt = bbvi.Score(rao_blackwell=True, control_variate=bbvi.CrossFit(5))
-    assert len(run(tmp_path / "state.npz", steps=3, gradient=spelt, optimizer=bbvi.adagrad(1.0)).history) == 3
+    spelt = {"gradient": bbvi.Auto(), "optimizer": bbvi.natural(5.0)}
+    assert len(run(tmp_path / "state.npz", steps=3, **spelt).history) == 3
 
 
 # ---- another run on the same path ---------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def checkpoint(tmp_path_factory):
         ({"batch_size": 3}, "another batch_size: 2 there, 3 here"),
         (
             {"gradient": bbvi.Score(control_variate=None)},
-            r"another gradient: Score\(.*\) there, Score\(.*control_variate=None\) here",
+            r"another gradient: Auto\(\) there, Score\(.*control_variate=None\) here",
         ),
         ({"stop": bbvi.Converged(1e-8)}, r"another stop: .*tolerance=1e-09.* there, .*tolerance=1e-08.* here"),
         ({"stop": bbvi.ParameterChange(1e-9)}, "another stop: .* here"),

@@ -87,7 +87,11 @@ def drain(
     steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
     while not stopped:
         if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
-            run, first = run.choosing.settle(run, state), True
+            try:
+                run, first = run.choosing.settle(run, state), True
+            except KeyboardInterrupt:
+                stopped = "interrupted"
+                break
         room = _room(run, state, limit)
         before = time.monotonic()
         with deferred_interrupt() as interrupt:

@@ -67,13 +67,13 @@ class Converged(AbstractAveragingStop):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Converged(tolerance=0.02).min_steps
+        >>> bbvi.Converged(tolerance=0.05).min_steps
         100
     """
 
     means_converged: ClassVar[bool] = True
-    tolerance: float = 0.05
-    gain: float = 0.02
+    tolerance: float = 0.02
+    gain: float = 0.01
     min_steps: int = 100
 
     def __check_init__(self):

@@ -30,11 +30,11 @@ class NaturalState(NamedTuple):
     shortened: Int[Array, ""]
 
 
-def natural(eta: float = 1.0, *, reach: float = 0.5) -> optax.GradientTransformationExtraArgs:
-    """Natural gradient steps of size rho_t = eta / sqrt(1 + sum over s < t of l_s^2), for each factor of q by itself.
+def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransformationExtraArgs:
+    """Natural gradient steps of size rho_t = min(1, eta / sqrt(1 + sum over s < t of l_s^2)), for each factor of q by itself.
 
     l = sqrt(g^T F^-1 g), at most 5 in this sum, is the length of the gradient: that of the step in standard deviations
-    of q, if only the location of a Normal moves. While noise is small, rho stays close to eta.
+    of q, if only the location of a Normal moves. While noise is small, rho stays 1, the step that ends on the coordinate update.
 
     Args:
         reach: how far a step may move a factor, in the same units. A longer step is shortened to it, and one that leaves
@@ -86,7 +86,7 @@ def _stepper(family: AbstractFamily, eta: float, reach: float):
     def step(params: Params, gradient: Params, squares: Array) -> tuple[Params, Array, Array]:
         direction = family.natural_gradient(params, gradient)
         length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
-        whole = eta / jnp.sqrt(1 + squares.reshape(-1)[0])
+        whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares.reshape(-1)[0]))
         size = jnp.where(whole * length > reach, reach / length, whole)
         size = _inside(family, params, direction, size)
         new = family.along(params, _times(size, direction))

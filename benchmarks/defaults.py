@@ -6,7 +6,8 @@
     python benchmarks/defaults.py --check             the exact ELBOs beside those of draws, in standard errors
 
 ELBOs are those of twelve_elbos.py, without Monte Carlo. Seconds are of CPU time, so that other jobs do not count (run
-it on one core: taskset -c 1 python ...), from the end of the first step, before which everything is compiled.
+it on one core: taskset -c 1 python ...), from the end of the first step, before which everything is compiled. A run
+is looked at between chunks of steps, which grow to 0.3 s: times below a second are rough.
 """
 
 import argparse

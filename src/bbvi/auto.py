@@ -90,7 +90,7 @@ class Auto(AbstractChoice):
 
     def draws(self, first):
         # values of log p alone say less
-        return MonteCarlo(100 if any(gradient == Score() for _, gradient in first.choice) else 32)
+        return MonteCarlo(100 if any(gradient == Score() for _, gradient in first.choice) else 64)
 
     def first(self, pilot):
         few = _few_valued(pilot)

@@ -73,7 +73,7 @@ class Converged(AbstractAveragingStop):
 
     means_converged: ClassVar[bool] = True
     tolerance: float = 0.02
-    gain: float = 0.01
+    gain: float = 0.02
     min_steps: int = 100
 
     def __check_init__(self):

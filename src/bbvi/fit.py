@@ -56,7 +56,7 @@ def fit(
 
     Args:
         gradient: the estimator of the ELBO's gradient; default `Auto()`, the best for each latent.
-        draws: how many samples a step draws; default `MonteCarlo(100)`, or 32 where `Auto()` needs no `Score()`.
+        draws: how many samples a step draws; default `MonteCarlo(100)`, or 64 where `Auto()` needs no `Score()`.
         optimizer: any optax transformation; default `natural()`, which needs no tuning.
         stop: one stopping rule or several, of which the first to fire wins; default `Converged()` with a
             budget of 50,000 steps.

@@ -15,7 +15,7 @@ from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import Effort
 from bbvi.study.patients import Patients
 from bbvi.study.plan import Plan
-from bbvi.study.sampling import BBVI, FEW, GIBBS, PLAIN, on_the_clock, summary
+from bbvi.study.sampling import BBVI, DEFAULTS, GIBBS, PLAIN, on_the_clock, summary
 from bbvi.study.scores import averages, difference, hold_out, lab_means, ratio
 from bbvi.study.settings import Settings
 from bbvi.study.simulate import simulate
@@ -66,7 +66,7 @@ def test_a_study_goes_on_after_an_interruption_and_leaves_a_page_and_numbers(pla
     for word in ("Gamma-Normal-TS", "Eq. 10", GIBBS):
         assert word in text
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert {c["method"] for c in numbers["gibbs"]["curves"]} == {BBVI, FEW, GIBBS, PLAIN}
+    assert {c["method"] for c in numbers["gibbs"]["curves"]} == {BBVI, DEFAULTS, GIBBS, PLAIN}
     assert [row["model"] for row in numbers["comparison"][numbers["data"][0]["name"]]["models"]] == list(plan.models)
     assert set(numbers["variance"]["estimators"]) == {"Eq. 3", "Eq. 6", "Eq. 10"}
     assert len(numbers["progress"]["runs"]) == 3

@@ -6,7 +6,7 @@ import numpy as np
 
 import bbvi
 from bbvi.study.data_sets import DataSet
-from bbvi.study.effort import BATCH_SIZE, Effort
+from bbvi.study.effort import BATCH_SIZE, Effort, algorithm
 from bbvi.study.models import MODELS
 from bbvi.study.scores import averages, difference, draws_given, hold_out, lab_means, own_average, score
 from bbvi.study.stages import Report, uninterrupted
@@ -28,13 +28,13 @@ def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report
     entry = MODELS[name]
     model = entry.build(len(data.train.names), data.settings)
     for posterior in bbvi.iterate(
-        model, data.train.ragged(), draws=bbvi.MonteCarlo(effort.num_draws), optimizer=bbvi.adagrad(entry.eta), seed=seed,
+        model, data.train.ragged(), **algorithm(entry.eta, effort.num_draws), seed=seed,
         batch_size=min(BATCH_SIZE, len(data.train)), stop=[bbvi.Converged(0.1), bbvi.Budget(steps=effort.train_steps)],
     ):  # fmt: skip
         report(0.8 * len(posterior.history) / effort.train_steps)
     uninterrupted(posterior)
     test = hold_out(data.test, seed)
-    draws = draws_given(posterior, test, effort, eta=entry.eta, seed=seed)
+    draws = draws_given(posterior, test, effort, seed=seed, **algorithm(entry.eta, effort.test_draws))
     history = posterior.history
     late = history["elbo"].to_numpy()[-_LATE:]
     every = max(1, len(history) // _POINTS_OF_HISTORY)

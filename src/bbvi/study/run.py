@@ -24,7 +24,7 @@ from bbvi.study.comparison import fit_and_score, table
 from bbvi.study.data_sets import DataSet, data_sets
 from bbvi.study.effort import EFFORTS, Effort
 from bbvi.study.plan import Plan
-from bbvi.study.sampling import BBVI, FEW, GIBBS, MODEL, NUM_FEW, PLAIN, sampled, summary, variational
+from bbvi.study.sampling import BBVI, DEFAULTS, GIBBS, MODEL, PLAIN, sampled, summary, variational
 from bbvi.study.settings import Settings
 from bbvi.study.stages import Report, Stages, fingerprint
 from bbvi.study.variance import convergence, variances
@@ -78,7 +78,7 @@ def all_stages(plan: Plan, sets: list[DataSet], effort: Effort) -> list[Stage]:
     ]  # fmt: skip
     guess = effort.seconds + 2 * _COMPILING
     for seed in range(plan.seed, plan.seed + effort.seeds):
-        ours = partial(variational, *first, method=BBVI, num_draws=effort.num_draws, seed=seed)
+        ours = partial(variational, *first, method=BBVI, seed=seed)
         gibbs = partial(sampled, *first, bbvi.Coordinatewise(), method=GIBBS, seed=seed)
         out += [
             Stage(f"bbvi seed {seed}", f"{BBVI}, seed {seed} (Figure 1)", guess, ours),
@@ -86,11 +86,11 @@ def all_stages(plan: Plan, sets: list[DataSet], effort: Effort) -> list[Stage]:
         ]
     if not effort.more_curves:
         return out
-    few = partial(variational, *first, method=FEW, num_draws=NUM_FEW, seed=plan.seed)
+    ours = partial(variational, *first, method=DEFAULTS, seed=plan.seed)
     plain = partial(sampled, *first, bbvi.AllAtOnce(), method=PLAIN, seed=plan.seed)
     return [
         *out,
-        Stage("bbvi few", f"{FEW} (Figure 1)", guess, few),
+        Stage("bbvi defaults", f"{DEFAULTS} (Figure 1)", guess, ours),
         Stage("metropolis", f"{PLAIN} (Figure 1)", guess, plain),
     ]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import bbvi
 from bbvi.study.data_sets import DataSet
-from bbvi.study.effort import BATCH_SIZE, Effort
+from bbvi.study.effort import BATCH_SIZE, Effort, algorithm
 from bbvi.study.models import MODELS
 from bbvi.study.scores import HeldOut, draws_given, hold_out, plain, score
 from bbvi.study.stages import Report, uninterrupted
@@ -23,7 +23,7 @@ CLOCK = (
     "locals are fitted or sampled, with globals from training only, while the clock stands still."
 )
 BBVI, GIBBS, PLAIN = "BBVI", "Metropolis-Hastings within Gibbs", "Metropolis-Hastings"
-FEW, NUM_FEW = "BBVI with 100 draws", 100  # what `bbvi.fit` takes by default
+DEFAULTS = "BBVI with the defaults of fit"
 _TUNING_SWEEPS = 100
 _NUM_CHAINS = 2
 _GLOBALS = 60  # draws of the globals that predict, for each chain and checkpoint
@@ -51,19 +51,20 @@ def on_the_clock(
             yield spent, current
 
 
-def variational(
-    data: DataSet, effort: Effort, *, method: str, num_draws: int, seed: int, report: Report
-) -> dict[str, Any]:
-    """The curve of bbvi."""
+def variational(data: DataSet, effort: Effort, *, method: str, seed: int, report: Report) -> dict[str, Any]:
+    """The curve of bbvi: the paper's algorithm, or what `bbvi.fit` does if it is not told."""
     entry = MODELS[MODEL]
     model, test = entry.build(len(data.train.names), data.settings), hold_out(data.test, 0)
+    to_train, to_test = (
+        {} if method == DEFAULTS else algorithm(entry.eta, num) for num in (effort.num_draws, effort.test_draws)
+    )
     run = bbvi.iterate(
-        model, data.train.ragged(), draws=bbvi.MonteCarlo(num_draws), optimizer=bbvi.adagrad(entry.eta), seed=seed,
-        batch_size=min(BATCH_SIZE, len(data.train)), stop=bbvi.Budget(steps=10**9),
+        model, data.train.ragged(), seed=seed, batch_size=min(BATCH_SIZE, len(data.train)),
+        stop=bbvi.Budget(steps=10**9), **to_train,
     )  # fmt: skip
     points = []
     for seconds, posterior in on_the_clock(run, effort.seconds, effort.checkpoints, report):
-        draws = draws_given(posterior, test, effort, eta=entry.eta, seed=seed)
+        draws = draws_given(posterior, test, effort, seed=seed, **to_test)
         points.append((seconds, score(model, draws, test)))
     return _curve(method, seed, points)
 

@@ -34,11 +34,11 @@ def hold_out(test: Patients, seed: int) -> HeldOut:
     return HeldOut(test, *test.hold_out(0.25, seed))
 
 
-def draws_given(posterior: bbvi.Posterior, test: HeldOut, effort: Effort, *, eta: float, seed: int) -> Draws:
+def draws_given(posterior: bbvi.Posterior, test: HeldOut, effort: Effort, *, seed: int, **settings: Any) -> Draws:
     """Draws of q: the globals' as they were fitted, the test patients' locals fitted to what is kept of them."""
     fitted = bbvi.fit(
-        posterior.model, test.fit_data, hold=posterior, optimizer=bbvi.adagrad(eta), seed=seed, progress=False,
-        draws=bbvi.MonteCarlo(effort.test_draws), stop=bbvi.Budget(steps=effort.test_steps),
+        posterior.model, test.fit_data, hold=posterior, seed=seed, progress=False,
+        stop=bbvi.Budget(steps=effort.test_steps), **settings,
     )  # fmt: skip
     return plain(uninterrupted(fitted).sample(effort.test_draws, seed))
 

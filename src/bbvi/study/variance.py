@@ -6,7 +6,7 @@ import numpy as np
 
 import bbvi
 from bbvi.study.data_sets import DataSet
-from bbvi.study.effort import BATCH_SIZE, Effort
+from bbvi.study.effort import BATCH_SIZE, Effort, algorithm
 from bbvi.study.models import MODELS
 from bbvi.study.sampling import MODEL, on_the_clock
 from bbvi.study.stages import Report, uninterrupted
@@ -37,8 +37,7 @@ def variances(data: DataSet, effort: Effort, *, seed: int, report: Report) -> di
     done = 0
     for steps in effort.iterations:
         posterior = bbvi.fit(
-            model, groups, draws=bbvi.MonteCarlo(_DRAWS), optimizer=bbvi.adagrad(MODELS[MODEL].eta), seed=seed,
-            stop=bbvi.Budget(steps=steps), progress=False,
+            model, groups, **algorithm(MODELS[MODEL].eta, _DRAWS), seed=seed, stop=bbvi.Budget(steps=steps), progress=False,
         )  # fmt: skip
         uninterrupted(posterior)
         for name, estimator in ESTIMATORS.items():

@@ -122,7 +122,8 @@ def batches(quick: bool) -> None:
     for name, case in conjugate(NUM_ROWS).items():
 
         def found(optimizer, limit, case=case):
-            return [steps(*case, optimizer=optimizer, seed=seed, batch_size=BATCH, limit=limit) for seed in seeds]
+            settings = {"gradient": bbvi.Score(), "draws": bbvi.MonteCarlo(100), "batch_size": BATCH, "limit": limit}
+            return [steps(*case, optimizer=optimizer, seed=seed, **settings) for seed in seeds]
 
         fast = found(bbvi.natural(), 10_000)
         slow = found(bbvi.adagrad(1.0), 12 * max(fast) if quick else 200_000)

@@ -62,7 +62,14 @@ def main(quick: bool) -> None:
     print(f"by chance alone a ratio is off by {np.sqrt(4 / repeats):.3f}\n")
     print("| lambda | parameters | median | 5 % | 95 % | largest | by chance |\n|---|---|---|---|---|---|---|")
     for title, budget in (("at the start", 0), (f"after {steps} steps", steps)):
-        posterior = bbvi.fit(model, groups, stop=bbvi.Budget(steps=budget), progress=False)
+        posterior = bbvi.fit(
+            model,
+            groups,
+            gradient=bbvi.Score(),
+            optimizer=bbvi.adagrad(1.0),
+            stop=bbvi.Budget(steps=budget),
+            progress=False,
+        )
         for name, found in ratios(posterior, model, groups, patients, draws=draws, repeats=repeats).items():
             low, middle, high = np.quantile(found, [0.05, 0.5, 0.95])
             chance = 1.645 * np.sqrt(4 / repeats)

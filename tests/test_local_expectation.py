@@ -14,6 +14,7 @@ from test_gradient import ROUNDING, exact
 
 import bbvi
 from bbvi.counter import seed_key
+from bbvi.evaluate import draw_values
 from bbvi.families import AbstractFamily, Parameter
 from bbvi.latents import Latent
 from bbvi.mixed import Mixed
@@ -170,6 +171,31 @@ def test_beside_continuous_latents_in_ragged_groups_the_mean_is_that_of_the_scor
         error = np.hypot(one.standard_error[name]["logits"], other.standard_error[name]["logits"])
         assert np.all(gap <= 4.5 * error + 1e-5)
         assert np.sum(one.variance[name]["logits"]) < 0.7 * np.sum(other.variance[name]["logits"])
+
+
+@pytest.mark.parametrize("gradient", [ONE_BY_ONE, TOGETHER])
+def test_locals_beside_held_globals_have_the_gradient_at_draws_of_these(gradient):
+    """One global bit and each local's factors: given the draws of w, the gradient of z is a mean over them."""
+    model = exact("ragged_groups")
+    target, batch = model.target._replace(fit_globals=False), model.batch(np.arange(3))
+    draws, key = bbvi.MonteCarlo(7), seed_key(5)
+    made = jax.jit(lambda p: gradient.estimate(target, p, None, batch, draws=draws, key=key))
+    found = made(model.params["globals"])
+    w = np.asarray(
+        draw_values(
+            model.problem,
+            model.problem.globals,
+            model.params["globals"],
+            key=key,
+            samples=jnp.arange(7, dtype=jnp.uint32),
+        )[0]["w"]
+    )
+    assert 0 < w.sum() < 7 and not found.globals
+    for row, group in enumerate(np.asarray(batch.groups)):
+        y, logits = model.groups.take(np.array([group]))["y"][0], np.asarray(batch.params["z"]["logits"][row])
+        p, delta = 1 / (1 + np.exp(-logits)), 0.8 * w.mean() + np.asarray(y) - 0.5
+        truth = np.where(np.arange(2) < model.lengths["visit"][group], p * (1 - p) * (delta - logits), 0)
+        np.testing.assert_allclose(found.rows["z"]["logits"][row], truth, atol=1e-5)
 
 
 def test_an_opaque_function_has_the_gradient_of_the_same_in_jax():

@@ -117,6 +117,8 @@ def jointly(
 
     The second up to a constant times q_i(k). `log_q` has the values of each element last; there are `num` samples.
     """
+    if not plan.sizes:
+        return total(part.factors({}, None)), {}
     of_colours = np.array(plan.of_colours)
     all_values = np.array(list(itertools.product(*map(range, of_colours))), np.int32)
     names = list(plan.sizes)

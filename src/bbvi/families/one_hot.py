@@ -38,6 +38,9 @@ class OneHot(AbstractFamily):
     def is_discrete(self):
         return True
 
+    def support_values(self):
+        return np.eye(self.k, dtype=int)
+
     def parameters(self):
         return Categorical(self.k).parameters()
 

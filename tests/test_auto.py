@@ -134,3 +134,19 @@ def test_held_globals_are_not_chosen_for():
     first = bbvi.fit(grouped(), y, stop=STEPS)
     held = bbvi.fit(grouped(), y, hold=first, stop=STEPS)
     assert held.estimators == {"t": "Pathwise()", "b": "LocalExpectation()"}
+
+
+def test_discrete_latents_by_the_score_take_adagrad():
+    """Natural steps would follow the noise of a value that q has all but given up."""
+    field = np.linspace(-2, 2, 12)
+
+    def grid(z, _):
+        return {"field": field * z["x"], "pairs": 0.8 * (z["x"][1:] == z["x"][:-1])}
+
+    exact = bbvi.fit(bbvi.Model(grid, x=bbvi.binary(12)))
+    opaque = bbvi.fit(
+        bbvi.Model(bbvi.opaque(lambda z, _: {k: np.asarray(v) for k, v in grid(z, None).items()}), x=bbvi.binary(12)),
+        stop=bbvi.Budget(steps=300),
+    )
+    assert opaque.estimators == {"x": "Score()"}
+    np.testing.assert_allclose(opaque.mean()["x"], exact.mean()["x"], atol=0.05)

@@ -19,9 +19,9 @@ from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
 from bbvi.gradient import AbstractGradient
 from bbvi.groups import Cohort, Stream
-from bbvi.model import AnyModel, Model, bind
+from bbvi.model import AnyModel, Model, Problem, bind
 from bbvi.natural import natural
-from bbvi.optimizers import behaviour, check_optimizer
+from bbvi.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.pilot import Pilot
 from bbvi.posterior import Posterior
 from bbvi.progress import progress_bar
@@ -57,7 +57,8 @@ def fit(
     Args:
         gradient: the estimator of the ELBO's gradient; default `Auto()`, the best for each latent.
         draws: how many samples a step draws; default `MonteCarlo(100)`, or 64 where `Auto()` needs no `Score()`.
-        optimizer: any optax transformation; default `natural()`, which needs no tuning.
+        optimizer: any optax transformation; default `natural()`, which needs no tuning, or `adagrad(1.0)` where a discrete
+            latent takes the score.
         stop: one stopping rule or several, of which the first to fire wins; default `Converged()` with a
             budget of 50,000 steps.
         batch_size: how many groups a step looks at; default all.
@@ -120,7 +121,7 @@ def iterate(
         20
     """
     stops = _stops(stop)
-    gradient, optimizer = gradient or Auto(), optimizer or natural()
+    gradient = gradient or Auto()
     _check_slots(gradient, draws)
     run, draws = _prepare(
         model, data, gradient, draws, optimizer, stops,
@@ -138,7 +139,7 @@ def iterate(
         }  # fmt: skip
         families = {name: latent.family for name, latent in run.loop.target.problem.latents.items()}
         settings = fingerprint(
-            chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(optimizer, families)
+            chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
         )
         earlier = load_checkpoint(checkpoint, model, settings, state)
         if earlier is not None:
@@ -154,7 +155,7 @@ def _prepare(
     data: Any,
     gradient: AbstractGradient | AbstractChoice,
     draws: AbstractDraws | None,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | None,
     stops: Sequence[AbstractStop],
     *,
     batch_size: int | None,
@@ -170,7 +171,6 @@ def _prepare(
         )
     problem, flat, groups = bind(model, data)
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
-    check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
     key = seed_key(seed)
     params = starting_params(problem, key)
     if start is not None:
@@ -191,13 +191,23 @@ def _prepare(
     else:
         first, chosen = gradient, draws or MonteCarlo(100)
     first.check(chosen)
+    steps = optimizer or _optimizer(first.named(target), problem)
+    check_optimizer(steps, {name: latent.family for name, latent in problem.locals.items()})
 
     def loop_for(estimator: AbstractGradient) -> Loop:
-        return compiled(target, flat, estimator, chosen, optimizer, stops, batch_size=size, capacity=capacity)
+        return compiled(target, flat, estimator, chosen, steps, stops, batch_size=size, capacity=capacity)
 
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     choosing = Choosing(gradient, loop_for) if isinstance(gradient, AbstractChoice) else None
     return Run(loop_for(first), params, flat, groups, key, recheck, choosing), chosen
+
+
+def _optimizer(estimators: dict[str, str], problem: Problem) -> optax.GradientTransformation:
+    """Natural steps, but not for discrete latents by the score: where q has all but given up a value, F vanishes and noise rules."""
+    risky = [
+        name for name, words in estimators.items() if problem.latents[name].family.is_discrete() and "Score" in words
+    ]
+    return adagrad(1.0) if risky else natural()
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

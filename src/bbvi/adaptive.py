@@ -16,7 +16,7 @@ from bbvi.counter import fold
 from bbvi.draws import AbstractDraws, MonteCarlo, check_numbers
 from bbvi.gradient import Estimate
 
-_FACTOR = 4  # from level to level
+_FACTOR = 8  # from level to level: each takes a program of its own, and few do
 _EVERY = 10  # steps from one measurement to the next
 _KEPT = 0.8  # of the weight of earlier measurements, at each
 _MARGIN = 2.0  # fewer draws only where so many times the noise would pass the test
@@ -33,7 +33,7 @@ class Measured(NamedTuple):
 class AdaptiveDraws(AbstractDraws):
     """Draw more independent samples where noise hides the gradient, fewer where it does not: `least` to `most`.
 
-    Each number is four times the one before. A fit begins with `least`; every tenth step draws twice as many to measure,
+    Each number is eight times the one before. A fit begins with `least`; every tenth step draws twice as many to measure,
     and the steps after it go by what was measured so far. `posterior.history["draws"]` has the number of each step.
 
     Examples:
@@ -44,7 +44,8 @@ class AdaptiveDraws(AbstractDraws):
         (16, 256)
     """
 
-    least: int = 16
+    #: the fewest, with which a fit begins
+    num: int = 16
     most: int = 1024
     chunk: int | None = None
 
@@ -56,17 +57,12 @@ class AdaptiveDraws(AbstractDraws):
                 f"AdaptiveDraws: most must be above least, got least = {least} and most = {most}; "
                 f"use draws=bbvi.MonteCarlo({most}) for a number that stays"
             )
-        self.least, self.most, self.chunk = int(least), int(most), chunk
-
-    @property
-    def num(self) -> int:  # type: ignore[override]
-        """The draws of the first step."""
-        return self.least
+        self.num, self.most, self.chunk = int(least), int(most), chunk
 
     @property
     def levels(self) -> tuple[MonteCarlo, ...]:
         """The draws among which each step has its own."""
-        nums = [self.least]
+        nums = [self.num]
         while nums[-1] < self.most:
             nums.append(min(_FACTOR * nums[-1], self.most))
         return tuple(MonteCarlo(num, chunk=self.chunk) for num in nums)
@@ -103,23 +99,24 @@ class AdaptiveDraws(AbstractDraws):
         one, other, room = jax.lax.switch(state.level, branches, room)
         nums = jnp.array([draws.num for draws in self.levels])
         num = nums[state.level]
-        new = self._next(state, nums, *_measured(one, other, num))
+        new = next_level(state, nums, *measured(one, other, num))
         new = jax.tree.map(lambda a, b: jnp.where(measuring, a, b), new, state)
         return new, _mean(one, other, measuring)._replace(room=room), num_parts * num
 
-    def _next(self, state: Measured, nums: Int[Array, " levels"], signal: Array, noise: Array) -> Measured:
-        """What is known after one more measurement, and the level by it: at the most one up or down."""
-        signal, noise = _KEPT * state.signal + signal, _KEPT * state.noise + noise
 
-        def enough(noise: Array) -> Array:
-            return jnp.sum(nums[:-1] * signal < noise)
+def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, noise: Array) -> Measured:
+    """What is known after one more measurement, and the level by it: at the most one up or down."""
+    signal, noise = _KEPT * state.signal + signal, _KEPT * state.noise + noise
 
-        wanted = jnp.clip(state.level, enough(noise), enough(_MARGIN * noise))
-        level = state.level + jnp.sign(wanted - state.level)
-        return Measured(level.astype(jnp.int32), signal, noise)
+    def enough(noise: Array) -> Array:
+        return jnp.sum(nums[:-1] * signal < noise)
+
+    wanted = jnp.clip(state.level, enough(noise), enough(_MARGIN * noise))
+    level = state.level + jnp.sign(wanted - state.level)
+    return Measured(level.astype(jnp.int32), signal, noise)
 
 
-def _measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
+def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
     """|g|**2 and v by two independent estimates from `num` draws each."""
     signal, noise = jnp.zeros(()), jnp.zeros(())
     for where, of_latents in one.fisher.items():
@@ -134,5 +131,7 @@ def _measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]
 def _mean(one: Estimate, other: Estimate, are_two: Array) -> Estimate:
     """The mean of two estimates, or the one that there is, twice."""
     mean = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
-    error = jnp.where(are_two, mean.elbo_error / 2**0.5, mean.elbo_error)
-    return mean._replace(elbo_error=error, floored=jnp.where(are_two, one.floored + other.floored, one.floored))
+    error, floored = jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.floored + other.floored
+    return mean._replace(
+        elbo_error=jnp.where(are_two, error, one.elbo_error), floored=jnp.where(are_two, floored, one.floored)
+    )

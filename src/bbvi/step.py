@@ -139,9 +139,7 @@ class Loop:
         # memory for the draws of a step, handed on from step to step
         batch = jax.eval_shape(lambda: self.batch(state.params, key, begin, source, jnp.int32(0)))
         room = jax.eval_shape(
-            lambda b: self.draws.room(
-                lambda draws: self.gradient.room(self.target, state.params["globals"], b, draws)
-            ),
+            lambda b: self.draws.room(lambda draws: self.gradient.room(self.target, state.params["globals"], b, draws)),
             batch,
         )
         room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), room)

@@ -63,7 +63,7 @@ def median(costs: list[Cost | None]) -> str:
 
 def main(names: list[str], quick: bool) -> None:
     sys.modules["bbvi.chunks"]._next_length = lambda *_: STEPS
-    limit, seeds = (30, 1) if quick else (10_000, 2)
+    limit, seeds = (30, 1) if quick else (5_000, 2)
     for name in names:
         model, data = MODELS[name]()
         gap = jax.jit(lambda params, name=name, data=data: BEST[name]["elbo"] - ELBOS[name](params, data))

@@ -452,6 +452,7 @@ def test_history_has_one_row_for_each_step(fitted):
     assert list(history.columns) == ["elbo", "elbo_error", "change", "floored", "draws", "seconds"]
     assert list(history.index) == list(range(1, 41))
     assert (np.diff(history["seconds"]) > 0).all()
+    assert (history["draws"] == 20).all()
     assert history["change"].iloc[0] > history["change"].iloc[-1] >= 0
     assert history["elbo"].iloc[-5:].mean() > history["elbo"].iloc[:2].mean()
 

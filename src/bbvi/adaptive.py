@@ -1,7 +1,7 @@
 """As many draws as the gradient needs: the norm test of Byrd, Chin, Nocedal and Wu 2012.
 
 With g the gradient of a step, v its variance from one draw and S draws, noise does not hide the way as long as
-v / S <= theta**2 |g|**2, both in the Fisher metric, sum g**2 / F. Every few steps make two independent estimates g1 and g2 and take
+v / S <= |g|**2, both in the Fisher metric, sum g**2 / F. Every few steps make two independent estimates g1 and g2 and take
 their mean; then <g1, g2> measures |g|**2, and S |g1 - g2|**2 / 2 measures v, without bias. Such measurements, averaged,
 choose the number of draws of later steps, never of their own.
 """
@@ -23,7 +23,7 @@ _MARGIN = 2.0  # fewer draws only where so many times the noise would pass the t
 
 
 class Measured(NamedTuple):
-    """Which number of draws is in use, and discounted sums of measurements of |g|**2 and of v / theta**2."""
+    """Which number of draws is in use, and discounted sums of measurements of |g|**2 and of v."""
 
     level: Int[Array, ""]
     signal: Float[Array, ""]
@@ -34,7 +34,7 @@ class AdaptiveDraws(AbstractDraws):
     """Draw more independent samples where noise hides the gradient, fewer where it does not: `least` to `most`.
 
     Each number is eight times the one before. A fit begins with `least`; every tenth step draws twice as many to measure,
-    and the steps after it go by what was measured so far: noise may be `theta` times as long as the gradient. `posterior.history["draws"]` has the number of each step.
+    and the steps after it go by what was measured so far. `posterior.history["draws"]` has the number of each step.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -47,10 +47,9 @@ class AdaptiveDraws(AbstractDraws):
     #: the fewest, with which a fit begins
     num: int = 16
     most: int = 1024
-    theta: float = 3.0
     chunk: int | None = None
 
-    def __init__(self, least: int = 16, most: int = 1024, *, theta: float = 3.0, chunk: int | None = None):
+    def __init__(self, least: int = 16, most: int = 1024, *, chunk: int | None = None):
         check_numbers("AdaptiveDraws", least, chunk)
         check_numbers("AdaptiveDraws", most, chunk)
         if most <= least:
@@ -58,9 +57,7 @@ class AdaptiveDraws(AbstractDraws):
                 f"AdaptiveDraws: most must be above least, got least = {least} and most = {most}; "
                 f"use draws=bbvi.MonteCarlo({most}) for a number that stays"
             )
-        if not theta > 0:
-            raise ValueError(f"AdaptiveDraws: theta must be positive, got {theta}")
-        self.num, self.most, self.theta, self.chunk = int(least), int(most), float(theta), chunk
+        self.num, self.most, self.chunk = int(least), int(most), chunk
 
     @property
     def levels(self) -> tuple[MonteCarlo, ...]:
@@ -102,8 +99,7 @@ class AdaptiveDraws(AbstractDraws):
         one, other, room = jax.lax.switch(state.level, branches, room)
         nums = jnp.array([draws.num for draws in self.levels])
         num = nums[state.level]
-        signal, noise = measured(one, other, num)
-        new = next_level(state, nums, signal, noise / self.theta**2)
+        new = next_level(state, nums, *measured(one, other, num))
         new = jax.tree.map(lambda a, b: jnp.where(measuring, a, b), new, state)
         return new, _mean(one, other, measuring)._replace(room=room), num_parts * num
 

@@ -22,7 +22,7 @@ WORKER = Path(__file__).with_name("checkpoint_worker.py")
 
 def assert_same_run(one, other):
     jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
-    columns = ["elbo", "elbo_error", "change", "floored"]
+    columns = ["elbo", "elbo_error", "change", "floored", "draws"]
     np.testing.assert_array_equal(one.history[columns], other.history[columns])
     assert (np.diff(one.history["seconds"]) > 0).all()
     assert (one.converged, one.stopped) == (other.converged, other.stopped)

@@ -449,9 +449,10 @@ def test_a_loaded_posterior_needs_its_data_for_an_elbo(tmp_path, fitted, group_s
 
 def test_history_has_one_row_for_each_step(fitted):
     history = fitted.history
-    assert list(history.columns) == ["elbo", "elbo_error", "change", "floored", "seconds"]
+    assert list(history.columns) == ["elbo", "elbo_error", "change", "floored", "draws", "seconds"]
     assert list(history.index) == list(range(1, 41))
     assert (np.diff(history["seconds"]) > 0).all()
+    assert (history["draws"] == 20).all()
     assert history["change"].iloc[0] > history["change"].iloc[-1] >= 0
     assert history["elbo"].iloc[-5:].mean() > history["elbo"].iloc[:2].mean()
 

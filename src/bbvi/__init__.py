@@ -1,5 +1,6 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
+from bbvi.adaptive import AdaptiveDraws
 from bbvi.auto import Auto
 from bbvi.control_variates import CrossFit, LeaveOneOut, PlugIn
 from bbvi.converged import Converged
@@ -29,7 +30,7 @@ from bbvi.stop import Budget, ParameterChange
 __version__ = "0.1.0"
 
 __all__ = [
-    "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
+    "AdaptiveDraws", "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
     "HierarchicalModel", "LeaveOneOut", "LocalExpectation", "LowRank", "Model", "MonteCarlo", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",

@@ -55,7 +55,8 @@ class Choosing(NamedTuple):
         noise = next(
             (rule.noise(s) for rule, s in zip(loop.stops, state.stops, strict=True) if isinstance(rule, Converged)), {}
         )
-        seen = {name: loop.draws.num * value for name, value in noise.items()}
+        # where the number of draws changes, the noise of one draw cannot be told from that of the steps
+        seen = {name: loop.draws.num * value for name, value in noise.items() if state.draws is None}
         pilot = Pilot(
             loop.target, state.params, run.data, run.groups,
             batch_size=loop.batch_size, key=run.key, seen=seen,

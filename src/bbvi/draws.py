@@ -1,7 +1,7 @@
 """Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -22,6 +22,10 @@ _SAMPLES_PER_CHUNK, _FEW_FLOATS = 288, 1 << 17
 _FLOATS_PER_CHUNK = 1 << 20
 
 
+#: an estimate of the gradient by some draws, with random numbers from a key, in memory that an earlier one has left
+EstimateBy = Callable[["AbstractDraws", Key, Any], Any]
+
+
 class AbstractDraws(eqx.Module):
     """A way to draw the S samples of one step."""
 
@@ -37,6 +41,18 @@ class AbstractDraws(eqx.Module):
     def arranged(self, problem: Problem, blankets: Blankets, folds: int) -> "AbstractDraws":
         """The same draws for the latents of a problem, to be cut into this many folds."""
         return self
+
+    def init(self) -> Any:
+        """What a fit keeps from step to step, to decide how many draws the next one makes; None if that is fixed."""
+        return None
+
+    def room(self, room_of: Callable[["AbstractDraws"], Any]) -> Any:
+        """Memory for the estimates of a step, given what those by some draws take."""
+        return room_of(self)
+
+    def estimate(self, by: EstimateBy, state: Any, step: Array, *, key: Key, room: Any) -> tuple[Any, Any, Array]:
+        """The state after a step, the step's estimate, and how many draws it took."""
+        return state, by(self, key, room), jnp.int32(self.num)
 
     @abstractmethod
     def sample(self, name: str, family: AbstractFamily, params: Params, address: Address) -> Array:

@@ -83,11 +83,11 @@ class Posterior:
 
     @functools.cached_property
     def history(self) -> pd.DataFrame:
-        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, seconds.
+        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, draws, seconds.
 
         `history.attrs["estimators"]` names the estimator of each latent's gradient.
         """
-        names = ("elbo", "elbo_error", "change", "floored", "seconds")
+        names = ("elbo", "elbo_error", "change", "floored", "draws", "seconds")
         columns = {n: np.concatenate([r[n] for r in self._records] or [np.zeros(0)]) for n in names}
         table = pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
         table.attrs["estimators"] = self.estimators

@@ -28,6 +28,8 @@ class State(NamedTuple):
     params: dict[str, Lambda]
     optimizer: dict[str, Any]
     stops: tuple[Any, ...]
+    #: what the number of draws is decided by
+    draws: Any
     step: Array
     #: which stopping rule fired, or -1
     fired: Array
@@ -42,6 +44,7 @@ class Record(NamedTuple):
     elbo_error: Array
     change: Array
     floored: Array
+    draws: Array
 
 
 class Prefetched(eqx.Module):
@@ -86,7 +89,7 @@ class Loop:
             "locals": init_rows(self.optimizer, params["locals"]),
         }
         stops = tuple(stop.init(fitted) for stop in self.stops)
-        state = State(params, optimizer, stops, jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
+        state = State(params, optimizer, stops, self.draws.init(), jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
         return own_copy(state)
 
     def groups(self, key: Key, step: int | Array) -> Array:
@@ -105,9 +108,13 @@ class Loop:
 
     def elbos(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int) -> np.ndarray:
         """The ELBO at the state's lambda as each of the first `steps` steps of a run would estimate it."""
-        here, going, out = state.params, own_copy(state), []
+        here, going, out = state, own_copy(state), []
         for step in range(steps):
-            at = going._replace(params=own_copy(here), step=jnp.int32(step), fired=jnp.int32(-1), broken=jnp.int32(-1))
+            # the same number of draws in all steps, wherever lambda is
+            params, draws = own_copy((here.params, here.draws))
+            at = going._replace(
+                params=params, draws=draws, step=jnp.int32(step), fired=jnp.int32(-1), broken=jnp.int32(-1)
+            )
             going, record, _ = self.run(at, key, data, groups, 1)
             out.append(float(record.elbo[0]))
         return np.array(out)
@@ -126,12 +133,15 @@ class Loop:
         return {"globals": params["globals"] if self.target.fit_globals else {}, "locals": params["locals"]}
 
     def _run(self, state: State, key: Key, data: Any, source: Any, end: Array):
-        zeros = jnp.zeros(self.capacity)
-        record = Record(zeros, zeros, zeros, jnp.zeros(self.capacity, jnp.int32))
+        zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
+        record = Record(zeros, zeros, zeros, counts, counts)
         begin = state.step
         # memory for the draws of a step, handed on from step to step
         batch = jax.eval_shape(lambda: self.batch(state.params, key, begin, source, jnp.int32(0)))
-        room = jax.eval_shape(lambda b: self.gradient.room(self.target, state.params["globals"], b, self.draws), batch)
+        room = jax.eval_shape(
+            lambda b: self.draws.room(lambda draws: self.gradient.room(self.target, state.params["globals"], b, draws)),
+            batch,
+        )
         room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), room)
 
         def go_on(carry):
@@ -162,10 +172,15 @@ class Loop:
 
     def _step(self, state: State, key: Key, data: Any, source: Any, i: Array, room: Any) -> tuple[State, Record, Any]:
         batch = self.batch(state.params, key, state.step, source, i)
-        estimate = self.gradient.estimate(
-            self.target, state.params["globals"], data, batch,
-            draws=self.draws, key=self.draws_key(key, state.step), room=room,
-        )  # fmt: skip
+
+        def by(draws: AbstractDraws, key: Key, room: Any) -> Estimate:
+            return self.gradient.estimate(
+                self.target, state.params["globals"], data, batch, draws=draws, key=key, room=room
+            )
+
+        draws, estimate, num_draws = self.draws.estimate(
+            by, state.draws, state.step, key=self.draws_key(key, state.step), room=room
+        )
         before, after, optimizer = self._ascend(state, estimate, batch)
         broken = self._broken(estimate, after)
         good = broken < 0
@@ -183,8 +198,8 @@ class Loop:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
         changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
         change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
-        record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored)
-        new = State(params, optimizer, tuple(stops), state.step + good, fired, broken)
+        record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
+        new = State(params, optimizer, tuple(stops), draws, state.step + good, fired, broken)
         if self.target.problem.opaque:
             # a call that failed can be made again: all of the state stays that of the last good step
             kept = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_FORMAT = 1
+_FORMAT = 2
 _HEADER = "header"
 
 

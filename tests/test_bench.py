@@ -31,12 +31,17 @@ def test_natural_gradients_need_a_tenth_of_the_steps_of_adagrad():
     assert len(ratios) == 3 and min(ratios) >= 10
 
 
-def test_the_benchmark_of_local_expectations_runs():
-    command = [sys.executable, str(ROOT / "benchmarks" / "local_expectation.py"), "--quick", "grid"]
+def test_the_table_of_estimators_has_a_row_for_each_that_can_take_a_grid_of_bits():
+    command = [sys.executable, str(ROOT / "benchmarks" / "estimators.py"), "--quick", "ising"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    together = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("LocalExpectation() ")]
-    assert len(together) == 6
-    assert all(float(row[2]) < 1e-8 for row in together[:4])  # bits alone have their exact gradient
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    shown = {row[0]: [float(cell.split()[0]) for cell in row[3:]] for row in rows[1:]}
+    assert len(shown) == 10 and "Pathwise()" not in shown  # bits have no path
+    for place in (0, 1):
+        noise = {name: row[place] for name, row in shown.items()}
+        assert noise["Eq. 3"] > 10 * noise["Eq. 6"] > 10 * noise["Score()"]
+        assert noise["LocalExpectation()"] < 1e-8 < noise["LocalExpectation(joint=False)"] < noise["Score()"]
+        assert noise["Auto()"] < 1e-8
 
 
 def test_the_yardstick_runs():

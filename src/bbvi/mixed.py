@@ -30,6 +30,10 @@ class Mixed(AbstractGradient):
     def evaluations(self, target):
         return sum(gradient.evaluations(part) for gradient, part in self._parts(target))
 
+    def num_folds(self, draws):
+        # a net has as many points beside it for a* as the estimator that wants most
+        return max(gradient.num_folds(draws) for _, gradient in self.choice)
+
     def _parts(self, target: Target) -> list[tuple[AbstractGradient, Target]]:
         """The estimators, each with the latents that are its own."""
         fitted = target.fitted(bool(target.problem.num_groups))

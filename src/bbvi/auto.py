@@ -22,7 +22,7 @@ from bbvi.target import Target
 #: latents with few values are summed out if no factor of log p is evaluated more often than this for a draw
 _MOST_EVALUATIONS = 256
 #: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
-_QUIET = 1.0
+_QUIET = 5.0
 
 
 class Pilot(Protocol):

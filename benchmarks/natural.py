@@ -125,7 +125,7 @@ def batches(quick: bool) -> None:
             settings = {"gradient": bbvi.Score(), "draws": bbvi.MonteCarlo(100), "batch_size": BATCH, "limit": limit}
             return [steps(*case, optimizer=optimizer, seed=seed, **settings) for seed in seeds]
 
-        fast = found(bbvi.natural(), 10_000)
+        fast = found(bbvi.natural(1.0), 10_000)
         slow = found(bbvi.adagrad(1.0), 12 * max(fast) if quick else 200_000)
         ratio = statistics.median(slow) / statistics.median(fast)
         print(f"{name}: adagrad {slow}, natural {fast}, ratio of medians {ratio:.1f}", flush=True)

@@ -60,7 +60,7 @@ def test_a_run_with_a_checkpoint_is_the_run_without(tmp_path):
 
 def test_a_default_that_is_spelt_out_is_the_same_run(tmp_path):
     run(tmp_path / "state.npz", steps=2)
-    spelt = {"gradient": bbvi.Auto(), "optimizer": bbvi.natural(2.0)}
+    spelt = {"gradient": bbvi.Auto(), "optimizer": bbvi.natural(5.0)}
     assert len(run(tmp_path / "state.npz", steps=3, **spelt).history) == 3
 
 

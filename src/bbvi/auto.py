@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 import equinox as eqx
 
-from bbvi.draws import AbstractDraws, MonteCarlo
+from bbvi.draws import AbstractDraws
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.local_expectation import LocalExpectation
 from bbvi.mixed import Mixed
@@ -56,10 +56,6 @@ class AbstractChoice(eqx.Module):
         """Refuse draws that an estimator it may choose cannot work with."""
 
     @abstractmethod
-    def draws(self, first: AbstractGradient) -> AbstractDraws:
-        """How to draw with this first estimator where the user does not say."""
-
-    @abstractmethod
     def first(self, pilot: Pilot) -> AbstractGradient:
         """The estimator of the first steps, by what is valid."""
 
@@ -87,10 +83,6 @@ class Auto(AbstractChoice):
 
     def check(self, draws):
         Score().check(draws)
-
-    def draws(self, first):
-        # values of log p alone say less
-        return MonteCarlo(100 if any(gradient == Score() for _, gradient in first.choice) else 64)
 
     def first(self, pilot):
         few = _few_valued(pilot)

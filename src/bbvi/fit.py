@@ -56,7 +56,7 @@ def fit(
 
     Args:
         gradient: the estimator of the ELBO's gradient; default `Auto()`, the best for each latent.
-        draws: how many samples a step draws; default `MonteCarlo(100)`, or 64 where `Auto()` needs no `Score()`.
+        draws: how many samples a step draws; default `MonteCarlo(100)`.
         optimizer: any optax transformation; default `natural()`, which needs no tuning, or `adagrad(1.0)` where a discrete
             latent takes the score.
         stop: one stopping rule or several, of which the first to fire wins; default `Converged()` with a
@@ -121,9 +121,9 @@ def iterate(
         20
     """
     stops = _stops(stop)
-    gradient = gradient or Auto()
+    gradient, draws = gradient or Auto(), draws or MonteCarlo(100)
     _check_slots(gradient, draws)
-    run, draws = _prepare(
+    run = _prepare(
         model, data, gradient, draws, optimizer, stops,
         batch_size=batch_size, seed=seed, start=start, hold=hold, fast_lgamma=fast_lgamma,
     )  # fmt: skip
@@ -154,7 +154,7 @@ def _prepare(
     model: AnyModel,
     data: Any,
     gradient: AbstractGradient | AbstractChoice,
-    draws: AbstractDraws | None,
+    draws: AbstractDraws,
     optimizer: optax.GradientTransformation | None,
     stops: Sequence[AbstractStop],
     *,
@@ -163,7 +163,7 @@ def _prepare(
     start: Posterior | None,
     hold: Posterior | None,
     fast_lgamma: bool,
-) -> tuple[Run, AbstractDraws]:
+) -> Run:
     if isinstance(model, Model) and batch_size is not None:
         raise ValueError(
             "batch_size needs groups to choose from: a flat Model has none. Write the model as a "
@@ -187,19 +187,18 @@ def _prepare(
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     if isinstance(gradient, AbstractChoice):
         first = gradient.first(Pilot(target, params, flat, groups, batch_size=size, key=key))
-        chosen = draws or gradient.draws(first)
     else:
-        first, chosen = gradient, draws or MonteCarlo(100)
-    first.check(chosen)
+        first = gradient
+    first.check(draws)
     steps = optimizer or _optimizer(first.named(target), problem)
     check_optimizer(steps, {name: latent.family for name, latent in problem.locals.items()})
 
     def loop_for(estimator: AbstractGradient) -> Loop:
-        return compiled(target, flat, estimator, chosen, steps, stops, batch_size=size, capacity=capacity)
+        return compiled(target, flat, estimator, draws, steps, stops, batch_size=size, capacity=capacity)
 
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     choosing = Choosing(gradient, loop_for) if isinstance(gradient, AbstractChoice) else None
-    return Run(loop_for(first), params, flat, groups, key, recheck, choosing), chosen
+    return Run(loop_for(first), params, flat, groups, key, recheck, choosing)
 
 
 def _optimizer(estimators: dict[str, str], problem: Problem) -> optax.GradientTransformation:
@@ -227,8 +226,6 @@ def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[Abstract
 def _check_slots(gradient: Any, draws: Any) -> None:
     if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
         raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
-    if draws is None:
-        return
     if not isinstance(draws, AbstractDraws):
         raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")
     gradient.check(draws)

@@ -30,7 +30,7 @@ class NaturalState(NamedTuple):
     shortened: Int[Array, ""]
 
 
-def natural(eta: float = 2.0, *, reach: float = 0.5) -> optax.GradientTransformationExtraArgs:
+def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransformationExtraArgs:
     """Natural gradient steps of size rho_t = min(1, eta / sqrt(1 + sum over s < t of l_s^2)), for each factor of q by itself.
 
     l = sqrt(g^T F^-1 g), at most 5 in this sum, is the length of the gradient: that of the step in standard deviations

@@ -253,10 +253,10 @@ def test_budgets_may_grow_but_rules_may_not_change_places(tmp_path):
     """A rule that fired is known by its place in the list: another order must not turn it into a convergence."""
     model = bbvi.Model(lambda z, _: -0.5 * (z["x"] - 1.0) ** 2, x=bbvi.real())
     path, never = tmp_path / "run", bbvi.ParameterChange(1e-12)
-    first = bbvi.fit(model, stop=[bbvi.Budget(steps=5), never], checkpoint=path)
+    first = bbvi.fit(model, stop=[bbvi.Budget(steps=5), never], checkpoint=path, optimizer=bbvi.adagrad(1.0))
     assert not first.converged
     for other in ([never, bbvi.Budget(steps=9)], never, [bbvi.Budget(steps=5), bbvi.Budget(steps=9), never]):
         with pytest.raises(ValueError, match="another stop"):
-            bbvi.fit(model, stop=other, checkpoint=path)
-    again = bbvi.fit(model, stop=[bbvi.Budget(steps=9), never], checkpoint=path)
+            bbvi.fit(model, stop=other, checkpoint=path, optimizer=bbvi.adagrad(1.0))
+    again = bbvi.fit(model, stop=[bbvi.Budget(steps=9), never], checkpoint=path, optimizer=bbvi.adagrad(1.0))
     assert not again.converged and len(again.history) == 9

@@ -674,8 +674,9 @@ def broken(tmp_path_factory):
     path = tmp_path_factory.mktemp("broken") / "state.npz"
     with pytest.warns(RuntimeWarning, match="non-finite gradient of 'mu'") as caught:
         posterior = bbvi.fit(
-            breaking(), draws=bbvi.MonteCarlo(20), stop=bbvi.Budget(steps=1000), checkpoint=path, checkpoint_seconds=0
-        )
+            breaking(), draws=bbvi.MonteCarlo(20), stop=bbvi.Budget(steps=1000), checkpoint=path, checkpoint_seconds=0,
+            gradient=bbvi.Score(), optimizer=bbvi.adagrad(1.0),
+        )  # fmt: skip
     return posterior, path, caught
 
 
@@ -708,6 +709,7 @@ def test_the_checkpoint_of_a_broken_fit_holds_a_good_state(broken):
     steps = len(arrays["history/elbo"])
     assert 0 < steps < len(posterior.history)
     resumed = bbvi.fit(
-        breaking(), draws=bbvi.MonteCarlo(20), stop=bbvi.Budget(steps=steps), checkpoint=path, checkpoint_seconds=0
-    )
+        breaking(), draws=bbvi.MonteCarlo(20), stop=bbvi.Budget(steps=steps), checkpoint=path, checkpoint_seconds=0,
+        gradient=bbvi.Score(), optimizer=bbvi.adagrad(1.0),
+    )  # fmt: skip
     assert len(resumed.history) == steps

@@ -15,7 +15,7 @@ from bbvi.counter import Address
 
 Params = dict[str, Array]
 
-_FISHER_DRAWS = 64
+_FISHER_DRAWS = 256
 _RIDGE = 1e-3  # of correlations: parameters that say the same, or more of them than draws
 
 

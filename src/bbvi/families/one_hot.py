@@ -59,6 +59,9 @@ class OneHot(AbstractFamily):
     def log_prob(self, params, coordinates):
         return jnp.where(coordinates == 1, log_softmax(params["logits"]), 0).sum()
 
+    def natural_gradient(self, params, gradient):
+        return Categorical(self.k).natural_gradient(params, gradient)
+
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, 0.0)}
 

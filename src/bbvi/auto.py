@@ -1,9 +1,9 @@
 """Which estimator for which latent: by what is valid, and by variance times cost, measured in a short pilot.
 
 A latent with few values is summed out. One that is drawn along a smooth path into a log joint that does not jump may
-take the pathwise gradient; values of log p alone do for all others. The first steps of a fit are the pilot. Where the pathwise gradient is found noisy
-there, the score function is tried at the lambda that was reached, and the one with the smaller product of measured
-variance and counted evaluations of log p is taken.
+take the pathwise gradient; values of log p alone do for all others. The first steps of a fit are the pilot. Where the
+pathwise gradient is found noisy there, the score function is tried at the lambda that was reached, and the one with the
+smaller product of measured variance and counted evaluations of log p is taken.
 """
 
 from abc import abstractmethod
@@ -72,7 +72,8 @@ class Auto(AbstractChoice):
     """The best valid estimator for each latent, by variance times cost, measured after the first steps.
 
     Latents with few values are summed out, those with smooth draws and a log joint that does not jump in them may
-    follow their paths, and all others take the score function. `posterior.estimators` and `bbvi.explain(..., posterior)` say what was chosen.
+    follow their paths, and all others take the score function. `posterior.estimators` and
+    `bbvi.explain(..., posterior)` say what was chosen.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -103,23 +104,19 @@ class Auto(AbstractChoice):
         if not noisy:
             return first
         by_score = pilot.noise(Score(), noisy)
-        worse = [
-            name
-            for name in noisy
-            if _product(pilot, Score(), by_score[name]) < _product(pilot, Pathwise(), along[name])
-        ]
+
+        def better(names: Collection[str], along: Mapping[str, float]) -> list[str]:
+            """Where the score has the smaller product of variance and cost, a draw itself counted as one evaluation."""
+            cost = {gradient: 1 + gradient.evaluations(pilot.target) for gradient in (Score(), Pathwise())}
+            return [name for name in names if by_score[name] * cost[Score()] < along[name] * cost[Pathwise()]]
+
+        worse = better(noisy, along)
         if worse:
             # what was seen on the way is more than the noise at the lambda that was reached
-            along = pilot.noise(Pathwise(), worse)
-            worse = [n for n in worse if _product(pilot, Score(), by_score[n]) < _product(pilot, Pathwise(), along[n])]
+            worse = better(worse, pilot.noise(Pathwise(), worse))
         if not worse:
             return first
         return Mixed(tuple((name, Score() if name in worse else gradient) for name, gradient in first.choice))
-
-
-def _product(pilot: Pilot, gradient: AbstractGradient, variance: float) -> float:
-    """Variance times cost, a draw itself counted as one evaluation."""
-    return variance * (1 + gradient.evaluations(pilot.target))
 
 
 def _few_valued(pilot: Pilot) -> list[str]:

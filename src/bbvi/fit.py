@@ -17,7 +17,7 @@ from bbvi.compiled import compiled
 from bbvi.converged import Converged
 from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
-from bbvi.gradient import AbstractGradient
+from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import Cohort, Stream
 from bbvi.model import AnyModel, Model, Problem, bind
 from bbvi.natural import natural
@@ -190,7 +190,7 @@ def _prepare(
     else:
         first = gradient
     first.check(draws)
-    steps = optimizer or _optimizer(first.named(target), problem)
+    steps = optimizer or _optimizer(first.by_latent(target), problem)
     check_optimizer(steps, {name: latent.family for name, latent in problem.locals.items()})
 
     def loop_for(estimator: AbstractGradient) -> Loop:
@@ -201,12 +201,10 @@ def _prepare(
     return Run(loop_for(first), params, flat, groups, key, recheck, choosing)
 
 
-def _optimizer(estimators: dict[str, str], problem: Problem) -> optax.GradientTransformation:
-    """Natural steps, but not for discrete latents by the score: where q has all but given up a value, F vanishes and noise rules."""
-    risky = [
-        name for name, words in estimators.items() if problem.latents[name].family.is_discrete() and "Score" in words
-    ]
-    return adagrad(1.0) if risky else natural()
+def _optimizer(estimators: dict[str, AbstractGradient], problem: Problem) -> optax.GradientTransformation:
+    """Natural steps, but not for discrete latents by the score: where q all but gives up a value, F vanishes and noise rules."""
+    by_score = [name for name, gradient in estimators.items() if isinstance(gradient, Score)]
+    return adagrad(1.0) if any(problem.latents[name].family.is_discrete() for name in by_score) else natural()
 
 
 def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:

@@ -1,6 +1,7 @@
 """Eq. 3, 6 and 10: noisy gradients of the ELBO from values of log p alone."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -40,9 +41,13 @@ class AbstractGradient(eqx.Module):
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
+    def by_latent(self, target: Target) -> dict[str, "AbstractGradient"]:
+        """The estimator of each latent."""
+        return {name: self for name in target.fitted(with_groups=True)}
+
     def named(self, target: Target) -> dict[str, str]:
-        """The estimator of each latent, in words."""
-        return {name: repr(self) for name in target.fitted(with_groups=True)}
+        """The same in words."""
+        return {name: repr(gradient) for name, gradient in self.by_latent(target).items()}
 
     def evaluations(self, target: Target) -> int:
         """How many evaluations of log p a draw costs, counted."""
@@ -159,6 +164,29 @@ class Score(AbstractGradient):
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
         return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored, scratch)
+
+
+def sum_chunks(cut: Layout, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
+    """The sums over all chunks, the ELBO and its standard error, in the memory of one chunk.
+
+    `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
+    """
+
+    def add(chunk: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        shift, total = carry
+        sums, elbo, counts = visit(chunk)
+        shift = jnp.where(chunk == 0, elbo[0], shift)
+        centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
+        more = (sums, jnp.stack([centred.sum(), (centred**2).sum()]))
+        return shift, jax.tree.map(jnp.add, total, more)
+
+    shapes = jax.eval_shape(lambda: visit(jnp.uint32(0))[0])
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    begin, end = (jnp.zeros(()), (zero, jnp.zeros(2))), jnp.uint32(cut.num_chunks)
+    one = cut.num_chunks == 1
+    shift, (sums, of_elbo) = add(jnp.uint32(0), begin) if one else jax.lax.fori_loop(jnp.uint32(0), end, add, begin)
+    mean, square = of_elbo / cut.num
+    return sums, shift + mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))
 
 
 def in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:

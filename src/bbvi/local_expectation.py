@@ -8,8 +8,6 @@ of which the sum is exact, and the expectation over the other latents is by draw
 each factor of log p over all such latents that it reads is exact, too.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -18,7 +16,7 @@ from bbvi.draws import MonteCarlo, drawers, layout
 from bbvi.evaluate import drawn, set_up, total_log_q
 from bbvi.every_value import EveryValue
 from bbvi.families import AbstractFamily, Params, score
-from bbvi.gradient import AbstractGradient, Estimate, in_shape
+from bbvi.gradient import AbstractGradient, Estimate, in_shape, sum_chunks
 from bbvi.rows import Rows
 from bbvi.stages import run_time_true
 from bbvi.value_sums import Totals
@@ -75,31 +73,11 @@ class LocalExpectation(AbstractGradient):
                 elbo = elbo - (scale if name in target.problem.locals else 1.0) * own
             return totals, elbo, counts
 
-        def add(chunk: Array, carry: tuple[Array, Sums]) -> tuple[Array, Sums]:
-            shift, sums = carry
-            totals, elbo, counts = visit(chunk)
-            shift = jnp.where(chunk == 0, elbo[0], shift)
-            centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
-            more = Sums(totals, jnp.stack([centred.sum(), (centred**2).sum()]))
-            return shift, jax.tree.map(jnp.add, sums, more)
-
-        shapes = {name: jnp.zeros_like(leaf) for name, leaf in log_q.items()}
-        begin, end = (jnp.zeros(()), Sums(shapes, jnp.zeros(2))), jnp.uint32(cut.num_chunks)
-        one = cut.num_chunks == 1
-        shift, sums = add(jnp.uint32(0), begin) if one else jax.lax.fori_loop(jnp.uint32(0), end, add, begin)
-        mean, square = sums.elbo / cut.num
-        error = jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))
-        rows = {name: table.gradient(sums.totals[name] / cut.num) for name, table in tables.items()}
+        totals, elbo, error = sum_chunks(cut, visit)
+        rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}
         squares = {name: table.squared_score() for name, table in tables.items()}
         gradient, fisher = (in_shape(target, scene, batch, part) for part in (rows, squares))
-        return Estimate(gradient["globals"], gradient["rows"], fisher, shift + mean, error, jnp.int32(0))
-
-
-class Sums(NamedTuple):
-    """Sums over samples: q_i(k) times log p_i at k, up to a constant; the ELBO and its square."""
-
-    totals: Totals
-    elbo: Float[Array, "2"]
+        return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, jnp.int32(0))
 
 
 class _Table:

@@ -23,12 +23,9 @@ class Mixed(AbstractGradient):
         for _, gradient in self.choice:
             gradient.check(draws)
 
-    def named(self, target):
+    def by_latent(self, target):
         fitted = target.fitted(with_groups=True)
-        return {name: repr(gradient) for name, gradient in self.choice if name in fitted}
-
-    def evaluations(self, target):
-        return sum(gradient.evaluations(part) for gradient, part in self._parts(target))
+        return {name: gradient for name, gradient in self.choice if name in fitted}
 
     def num_folds(self, draws):
         # a net has as many points beside it for a* as the estimator that wants most

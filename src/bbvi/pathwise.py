@@ -18,7 +18,7 @@ from bbvi.counter import Address, Key
 from bbvi.draws import AbstractDraws, drawers, layout
 from bbvi.evaluate import Batch, Lambda, Places, Scene, drawn, num_floored, set_up, total_log_q
 from bbvi.families import Params
-from bbvi.gradient import AbstractGradient, Estimate, in_shape
+from bbvi.gradient import AbstractGradient, Estimate, in_shape, sum_chunks
 from bbvi.rows import Rows, over_rows
 from bbvi.slopes import Slopes
 from bbvi.stages import run_time_true
@@ -62,39 +62,24 @@ class Pathwise(AbstractGradient):
             along = _Along(draws, scene, samples, counts)
             return *_chunk(target, slopes, along, batch, key), counts
 
-        def add(chunk: Array, carry: tuple[Array, Sums]) -> tuple[Array, Sums]:
-            shift, total = carry
-            sums, elbo, counts = visit(chunk)
-            shift = jnp.where(chunk == 0, elbo[0], shift)
-            centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
-            sums = sums._replace(elbo=jnp.stack([centred.sum(), (centred**2).sum()]))
-            return shift, jax.tree.map(jnp.add, total, sums)
-
-        shapes = jax.eval_shape(lambda: visit(jnp.uint32(0))[0])
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        begin, end = (jnp.zeros(()), zero), jnp.uint32(cut.num_chunks)
-        one = cut.num_chunks == 1
-        shift, sums = add(jnp.uint32(0), begin) if one else jax.lax.fori_loop(jnp.uint32(0), end, add, begin)
-        mean, square = sums.elbo / draws.num
-        error = jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, draws.num - 1))
-        means = jax.tree.map(lambda leaf: leaf / draws.num, (sums.gradient, sums.squares))
+        sums, elbo, error = sum_chunks(cut, visit)
+        means = jax.tree.map(lambda leaf: leaf / cut.num, (sums.gradient, sums.squares))
         gradient, fisher = (in_shape(target, scene, batch, part) for part in means)
-        return Estimate(gradient["globals"], gradient["rows"], fisher, shift + mean, error, sums.floored)
+        return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, sums.floored)
 
 
 class Sums(NamedTuple):
-    """Sums over samples: by rows, of the gradient and of squared scores; of the ELBO and its square; draws floored."""
+    """Sums over samples: by rows, of the gradient and of squared scores; draws floored."""
 
     gradient: Lambda
     squares: Lambda
-    elbo: Float[Array, "2"]
     floored: Int[Array, ""]
 
 
 def _chunk(
     target: Target, slopes: Slopes, along: "_Along", batch: Batch | None, key: Key
 ) -> tuple[Sums, Float[Array, " samples"]]:
-    """The sums of one chunk but those of the ELBO, and the ELBO's samples."""
+    """The sums of one chunk, and the ELBO's samples."""
     problem, scene, num = target.problem, along.scene, len(along.samples)
     u = {name: drawn(scene, name, run_time_true(key), along.samples, None) for name in scene.rows}
     places = None if batch is None else Places(target, scene, batch, u)
@@ -109,7 +94,7 @@ def _chunk(
         else:
             log_q = total_log_q(scene, name, u[name], run_time_true(key))
         elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
-    return Sums(gradient, squares, jnp.zeros(2), floored), elbo
+    return Sums(gradient, squares, floored), elbo
 
 
 class _Along(NamedTuple):

@@ -161,10 +161,8 @@ class OtherCategory(AbstractProposal):
         return False
 
     def __call__(self, u, log_step, address):
-        k = self.family.k
-        which, stay = address.uniforms()
-        by = 1 + jnp.minimum((which * (k - 1)).astype(u.dtype), k - 2)
-        return jnp.where(stay < _STAY, u, (u + by) % k), jnp.zeros(())
+        by, stays = _turn(self.family.k, address)
+        return jnp.where(stays, u, (u + by.astype(u.dtype)) % self.family.k), jnp.zeros(())
 
 
 class OtherOneHot(AbstractProposal):
@@ -177,10 +175,14 @@ class OtherOneHot(AbstractProposal):
         return False
 
     def __call__(self, u, log_step, address):
-        k = self.family.k
-        which, stay = address.uniforms()
-        by = 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2)
-        return jnp.where(stay < _STAY, u, jnp.roll(u, by)), jnp.zeros(())
+        by, stays = _turn(self.family.k, address)
+        return jnp.where(stays, u, jnp.roll(u, by)), jnp.zeros(())
+
+
+def _turn(k: int, address: Address) -> tuple[Array, Array]:
+    """By how many places of k to turn, 1 to k - 1, and whether to stay."""
+    which, stay = address.uniforms()
+    return 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2), stay < _STAY
 
 
 class CountStep(AbstractProposal):

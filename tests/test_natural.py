@@ -11,6 +11,7 @@ from test_families import CONTINUOUS, DISCRETE, grid, log_mass, parameters
 
 import bbvi
 from bbvi.families import AbstractFamily, Dirichlet, constrain, score
+from bbvi.families.scalar import Scalar
 from bbvi.optimizers import ascend, check_optimizer
 
 
@@ -18,12 +19,19 @@ def latent_of(name):
     return (CONTINUOUS[name] if name in CONTINUOUS else DISCRETE[name])[0]
 
 
-def is_own(name, method):
+def is_own(family, method):
     """Whether a family has its own natural gradient or straight line."""
-    return getattr(type(latent_of(name).family), method) is not getattr(AbstractFamily, method)
+    return getattr(type(family), method) is not getattr(AbstractFamily, method)
 
 
-EXPONENTIAL = [name for name in (*CONTINUOUS, *DISCRETE) if is_own(name, "along")]
+def has_closed_form(family):
+    if isinstance(family, Scalar):
+        params = {name: jnp.zeros(entry.raw_shape()) for name, entry in family.law.parameters().items()}
+        return family.law.information(params) is not None
+    return is_own(family, "natural_gradient")
+
+
+EXPONENTIAL = [name for name in (*CONTINUOUS, *DISCRETE) if is_own(latent_of(name).family, "along")]
 
 
 def information(name):
@@ -60,8 +68,31 @@ def test_natural_gradient_solves_with_the_fisher_information(name):
     expected = np.linalg.lstsq(information(name), np.asarray(ravel_pytree(gradient)[0], np.float64), rcond=1e-6)[0]
     # 256 draws for families without a closed form: four standard deviations of the mean of as many squared scores, which
     # have the tails of an exponential's
-    tolerance = 5e-3 if is_own(name, "natural_gradient") else 4 * np.sqrt(8 / 256)
+    tolerance = 5e-3 if has_closed_form(family) else 4 * np.sqrt(8 / 256)
     assert np.linalg.norm(direction - expected) < tolerance * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_natural_gradient_of_a_full_rank_normal_is_exact(size):
+    """F of a Normal: d loc' P d loc + tr(P dS P dS) / 2, by derivatives of its location and covariance S = P^-1."""
+    family = bbvi.real(size, q=bbvi.FullRank()).family
+    rng = np.random.default_rng(size)
+    with jax.enable_x64(True):
+        shapes = {name: entry.raw_shape() for name, entry in family.parameters().items()}
+        flat, shaped = ravel_pytree({name: rng.normal(size=shape) for name, shape in shapes.items()})
+
+        def covariance(flat):
+            params = shaped(flat)
+            matrix = jnp.eye(size).at[np.tril_indices(size, -1)].set(params["lower"]) / jnp.exp(params["scale"])
+            return jnp.linalg.inv(matrix.T @ matrix)
+
+        precision = jnp.linalg.inv(covariance(flat))
+        location, spread = jax.jacobian(lambda flat: shaped(flat)["loc"])(flat), jax.jacobian(covariance)(flat)
+        information = location.T @ precision @ location
+        information += jnp.einsum("ij,jka,kl,lib->ab", precision, spread, precision, spread) / 2
+        direction = rng.normal(size=len(flat))
+        found = family.natural_gradient(shaped(flat), shaped(information @ direction))
+        np.testing.assert_allclose(ravel_pytree(found)[0], direction, rtol=1e-8)
 
 
 @pytest.mark.parametrize("name", EXPONENTIAL)

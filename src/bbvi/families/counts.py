@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
-from jax.nn import softplus
+from jax.nn import sigmoid, softplus
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bbvi.counter import Address
-from bbvi.families.abstract import Parameter
+from bbvi.families.abstract import Parameter, smallest
 from bbvi.families.discrete import Categorical, Poisson
 from bbvi.families.scalar import AbstractLaw
 from bbvi.samplers import log_gamma, standard_exponential
@@ -33,6 +33,10 @@ class Geometric(AbstractLaw):
 
     def log_prob(self, params, coordinates):
         return -coordinates * softplus(params["logits"]) - softplus(-params["logits"])
+
+    def information(self, params):
+        failure = sigmoid(-params["logits"])
+        return {"logits": jnp.maximum(failure, smallest(failure))}
 
     def centred(self, value):
         return {"logits": -jnp.log(jnp.maximum(value, 0.5))}
@@ -102,6 +106,10 @@ class Binomial(AbstractLaw):
         z, n = coordinates * 1.0, float(self.total_count)
         choose = lgamma(jnp.asarray(n + 1)) - lgamma(z + 1) - lgamma(n - z + 1)
         return choose - z * softplus(-params["logits"]) - (n - z) * softplus(params["logits"])
+
+    def information(self, params):
+        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
+        return {"logits": self.total_count * jnp.maximum(variance, smallest(variance))}
 
     def centred(self, value):
         return {"logits": jnp.log(value + 0.5) - jnp.log(self.total_count - value + 0.5)}

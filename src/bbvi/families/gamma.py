@@ -60,9 +60,14 @@ class Gamma(AbstractFamily):
     def log_prob(self, params, coordinates):
         return _gamma_log_prob(params["concentration"], params["mean"], coordinates)
 
-    def natural_gradient(self, params, gradient):
+    def information(self, params: Params) -> Params:
+        """The Fisher information of each parameter; that of both together is 0."""
         a = jnp.maximum(jnp.exp(params["concentration"]), smallest(params["concentration"]))
-        return {"concentration": gradient["concentration"] / (a * trigamma_excess(a)), "mean": gradient["mean"] / a}
+        return {"concentration": a * trigamma_excess(a), "mean": a}
+
+    def natural_gradient(self, params, gradient):
+        information = self.information(params)
+        return {name: g / information[name] for name, g in gradient.items()}
 
     def along(self, params, direction):
         # straight in concentration and rate: the logarithms of their ratios, new to old

@@ -41,6 +41,10 @@ class AbstractCovariance(eqx.Module):
     def log_prob(self, params: Params, w: Float[Array, " size"]) -> Float[Array, ""]:
         """The log density of w."""
 
+    def natural_gradient(self, params: Params, gradient: Params) -> Params | None:
+        """F^-1 gradient, the location and the scale included, where it has a closed form."""
+        return None
+
     @abstractmethod
     def sd(self, params: Params) -> np.ndarray:
         """Standard deviations of w, for any number of factors at once."""
@@ -71,6 +75,24 @@ class FullRank(AbstractCovariance):
     def log_prob(self, params, w):
         noise = _unit_lower(params["lower"], len(w)) @ w
         return -0.5 * noise @ noise - len(w) * _HALF_LOG_TWO_PI
+
+    def natural_gradient(self, params, gradient):
+        # a small change B of the factor M = lower / scale, to (1 + B) M, has the score 1 - e_i^2 in B_ii and -e_i e_j in
+        # B_ij: F is 2 and 1 there. The other way, the scales change by -B_ii and lower by B lower less what they did
+        size = len(params["loc"])
+        matrix, below = _unit_lower(params["lower"], size), np.tril_indices(size, -1)
+        of_lower = jnp.zeros((size, size)).at[below].set(gradient["lower"])
+        of_change = of_lower @ matrix.T
+        own = jnp.diagonal(of_change) - (of_lower * matrix).sum(0) - gradient["scale"]
+        change = jnp.tril(of_change, -1) + jnp.diag(own / 2)
+        loc = jnp.exp(params["scale"]) * gradient["loc"]
+        for transposed in (1, 0):
+            loc = solve_triangular(matrix, loc, trans=transposed, lower=True, unit_diagonal=True)
+        return {
+            "loc": jnp.exp(params["scale"]) * loc,
+            "scale": -own / 2,
+            "lower": (change @ matrix - matrix * own / 2)[below],
+        }
 
     def sd(self, params):
         size = np.shape(params["scale"])[-1]
@@ -205,6 +227,10 @@ class JointNormal(AbstractFamily):
         transform = biject_to(self.like.support())
         jacobian = transform.log_abs_det_jacobian(coordinates, transform(coordinates))
         return self.covariance.log_prob(params, w) - params["scale"].sum() - jnp.sum(jacobian)
+
+    def natural_gradient(self, params, gradient):
+        found = self.covariance.natural_gradient(params, gradient)
+        return super().natural_gradient(params, gradient) if found is None else found
 
     def centred(self, value):
         return {"loc": self.like.coordinates(value)}

@@ -29,6 +29,9 @@ class HalfNormal(AbstractLaw):
     def log_prob(self, params, coordinates):
         return -0.5 * jnp.exp(2 * (coordinates - params["scale"])) - params["scale"] - _HALF_LOG_HALF_PI
 
+    def information(self, params):
+        return {"scale": jnp.full_like(params["scale"], 2.0)}
+
     def centred(self, value):
         return {"scale": value}
 
@@ -50,6 +53,9 @@ class Exponential(AbstractLaw):
 
     def log_prob(self, params, coordinates):
         return params["rate"] - jnp.exp(coordinates + params["rate"])
+
+    def information(self, params):
+        return {"rate": jnp.ones_like(params["rate"])}
 
     def centred(self, value):
         return {"rate": 1 / value}
@@ -107,6 +113,10 @@ class InverseGamma(AbstractLaw):
 
     def log_prob(self, params, coordinates):
         return Gamma().log_prob(self._of_inverse(params), -coordinates) - 2 * coordinates
+
+    def information(self, params):
+        of_inverse = Gamma().information(self._of_inverse(params))
+        return {"concentration": of_inverse["concentration"], "harmonic_mean": of_inverse["mean"]}
 
     def centred(self, value):
         return {"harmonic_mean": value}

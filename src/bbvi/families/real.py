@@ -39,6 +39,9 @@ class Laplace(AbstractLaw):
     def log_prob(self, params, coordinates):
         return -jnp.abs(_standardised(params, coordinates)) - params["scale"] - np.log(2.0)
 
+    def information(self, params):
+        return {"loc": jnp.exp(-2 * params["scale"]), "scale": jnp.ones_like(params["scale"])}
+
     def centred(self, value):
         return {"loc": value}
 
@@ -62,6 +65,9 @@ class Logistic(AbstractLaw):
     def log_prob(self, params, coordinates):
         x = _standardised(params, coordinates)
         return -x - 2 * softplus(-x) - params["scale"]
+
+    def information(self, params):
+        return {"loc": jnp.exp(-2 * params["scale"]) / 3, "scale": jnp.full_like(params["scale"], (3 + np.pi**2) / 9)}
 
     def centred(self, value):
         return {"loc": value}

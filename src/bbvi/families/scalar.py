@@ -31,6 +31,10 @@ class AbstractLaw(eqx.Module):
     def log_prob(self, params: Params, coordinates: Array) -> Float[Array, ""]:
         """The log density of z, at coordinates."""
 
+    def information(self, params: Params) -> Params | None:
+        """The Fisher information of each entry of lambda_i, if it is known and that of different entries is 0."""
+        return None
+
     @abstractmethod
     def centred(self, value: Array) -> Params:
         """Those parameters (constrained) that put it around `value`."""
@@ -87,6 +91,12 @@ class Scalar(AbstractFamily):
 
     def log_prob(self, params, coordinates):
         return self.law.log_prob(self._all(params), coordinates)
+
+    def natural_gradient(self, params, gradient):
+        information = self.law.information(self._all(params))
+        if information is None:
+            return super().natural_gradient(params, gradient)
+        return {name: g / information[name] for name, g in gradient.items()}
 
     def centred(self, value):
         found = self.law.centred(value)

@@ -6,15 +6,20 @@
     python benchmarks/defaults.py --check             the exact ELBOs beside those of draws, in standard errors
 
 ELBOs are those of twelve_elbos.py, without Monte Carlo. Seconds are of CPU time, so that other jobs do not count (run
-it on one core: taskset -c 1 python ...), from the end of the first step, before which everything is compiled. A run
-is looked at between chunks of steps, which grow to 0.3 s: times below a second are rough.
+it on one core: taskset -c 1 python ...). A run is looked at between chunks of steps, which grow to 0.3 s.
+
+The ratio is what a user waits for: the seconds from the call of `fit` with its defaults to its end, over those from the call
+with the best fixed setting to when it is near the best ELBO and stays. All compiling counts, and each run is a process of
+its own, so that none finds it done. A fixed setting need not find out that it is near, and is the best of the grid as it turned out.
 """
 
 import argparse
 import functools
 import json
 import math
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +68,7 @@ def run(name: str, best: float, seed: int, setting: str, stop: Any, limit: float
     """Run a setting to its end; `reached` is when it was near the best ELBO and stayed, in seconds, or None."""
     model, data = MODELS[name]()
     looks: list[tuple[float, Any]] = []
+    jax.block_until_ready(jax.numpy.zeros(1))  # JAX itself has started
     began = time.process_time()
     # the loop of `fit`, which can be looked at on the way
     for posterior in bbvi.iterate(model, data, seed=seed, stop=stop, **SETTINGS[setting]):
@@ -83,8 +89,13 @@ def run(name: str, best: float, seed: int, setting: str, stop: Any, limit: float
     return {
         "model": name, "setting": setting, "seed": seed, "elbo": last, "gap": best - last, "reached": reached,
         "converged": posterior.converged, "stopped": posterior.stopped, "steps": len(posterior.history),
-        "seconds": seconds, "with_compiling": total,
+        "seconds": seconds, "compiling": first,
     }  # fmt: skip
+
+
+def run_afresh(*arguments: Any) -> dict[str, Any]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run, *arguments).result()
 
 
 def checked(name: str) -> float:
@@ -112,17 +123,20 @@ def chosen(records: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def table(records: list[dict[str, Any]]) -> str:
     """A line for each model: the defaults, and the fixed setting that was first near the best ELBO and stayed."""
     lines = [
-        "| model | seed | gap, nat | converged | steps | seconds | to 0.05 nat | with compiling | best fixed setting | to 0.05 nat | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| model | seed | gap, nat | converged | steps | compiling | to 0.05 nat | to the end | best fixed setting | compiling | to 0.05 nat | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in MODELS:
         fixed = [r for r in records if r["model"] == name and r["setting"] in FIXED and r["reached"] is not None]
-        best = min(fixed, key=lambda r: r["reached"], default=None)
+        best = min(fixed, key=lambda r: r["compiling"] + r["reached"], default=None)
         for r in chosen(records, name):
-            beside = [best["setting"], shown(best["reached"]), shown(r["seconds"] / best["reached"])] if best else "---"
+            beside = ["-"] * 4
+            if best:
+                ratio = (r["compiling"] + r["seconds"]) / (best["compiling"] + best["reached"])
+                beside = [best["setting"], shown(best["compiling"]), shown(best["reached"]), f"{ratio:.2f}"]
             cells = [
                 name, r["seed"], f"{r['gap']:.3f}", "yes" if r["converged"] else "no", f"{r['steps']:,}",
-                shown(r["seconds"]), shown(r["reached"]), shown(r["with_compiling"]), *beside,
+                shown(r["compiling"]), shown(r["reached"]), shown(r["seconds"]), *beside,
             ]  # fmt: skip
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
@@ -173,12 +187,12 @@ def main() -> None:
     for name in names:
         best = known.get(name, {"elbo": math.nan})["elbo"]
         for seed in range(max(options.seeds, 5) if name in EXCHANGEABLE else options.seeds):
-            keep(run(name, best, seed, "defaults", stop))
+            keep(run_afresh(name, best, seed, "defaults", stop))
         if options.only_defaults:
             continue
         seed = max(chosen(records, name), key=lambda r: r["elbo"])["seed"]
         for setting in settings_for(name)[-2:] if options.quick else settings_for(name):
-            keep(run(name, best, seed, setting, budget, options.limit))
+            keep(run_afresh(name, best, seed, setting, budget, options.limit))
     print("\n" + table(records))
 
 

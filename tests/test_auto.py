@@ -79,7 +79,7 @@ def wiggly():
 
 
 def test_the_score_is_taken_where_the_path_is_noisy():
-    posterior = bbvi.fit(wiggly(), stop=[bbvi.Converged(), bbvi.Budget(steps=110)])
+    posterior = bbvi.fit(wiggly(), stop=[bbvi.Converged(), bbvi.Budget(steps=1010)])
     assert posterior.estimators == {"a": "Score()"}
     assert posterior.history.attrs["estimators"] == posterior.estimators
     assert "Score()" in repr(bbvi.explain(wiggly(), None, posterior))
@@ -88,15 +88,15 @@ def test_the_score_is_taken_where_the_path_is_noisy():
 def test_the_choice_is_kept_by_a_checkpoint(tmp_path):
     """Going on before, at and after the step at which the choice is made."""
     path = tmp_path / "state.npz"
-    for steps in (60, 100, 130, 160):
+    for steps in (600, 1000, 1030, 1060):
         posterior = bbvi.fit(wiggly(), checkpoint=path, stop=[bbvi.Converged(1e-9), bbvi.Budget(steps=steps)])
-    whole = bbvi.fit(wiggly(), stop=[bbvi.Converged(1e-9), bbvi.Budget(steps=160)])
+    whole = bbvi.fit(wiggly(), stop=[bbvi.Converged(1e-9), bbvi.Budget(steps=1060)])
     assert posterior.estimators == whole.estimators == {"a": "Score()"}
     assert_same_run(posterior, whole)
 
 
 def test_without_converged_the_noise_is_measured():
-    assert bbvi.fit(wiggly(), stop=bbvi.Budget(steps=110)).estimators == {"a": "Score()"}
+    assert bbvi.fit(wiggly(), stop=bbvi.Budget(steps=1010)).estimators == {"a": "Score()"}
 
 
 def test_estimators_are_saved(tmp_path):

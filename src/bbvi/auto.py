@@ -48,8 +48,8 @@ class Pilot(Protocol):
 class AbstractChoice(eqx.Module):
     """A rule that chooses estimators, once for the first steps of a fit and once after them."""
 
-    #: how many steps the first choice makes
-    pilot_steps: ClassVar[int] = 100
+    #: how many steps the first choice makes: another estimator takes about as long to compile, and most fits end before
+    pilot_steps: ClassVar[int] = 1000
 
     @abstractmethod
     def check(self, draws: AbstractDraws) -> None:

@@ -9,6 +9,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.scipy.sparse.linalg
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
@@ -19,6 +20,9 @@ from bbvi.families.abstract import AbstractFamily, Parameter, Params
 from bbvi.samplers import standard_normal
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
+_RIDGE = 1e-3
+_SMALLEST_SIZE = 1e-3  # of a direction's Fisher information, whose root is 0 where V is
+_MOST_PRODUCTS = 50
 _VECTOR_OF_POSITIVES = constraints.independent(constraints.positive, 1)
 
 
@@ -137,6 +141,12 @@ class LowRank(AbstractCovariance):
         factor = _factor(params["directions"])
         return -0.5 * _square(params["directions"], w) - jnp.log(jnp.diagonal(factor)).sum() - len(w) * _HALF_LOG_TWO_PI
 
+    def natural_gradient(self, params, gradient):
+        scale = jnp.exp(params["scale"])
+        v, g = params["directions"], scale * gradient["loc"]
+        rest = {name: gradient[name] for name in ("scale", "directions")}
+        return {"loc": scale * (g + v @ (v.T @ g)), **_solve_low_rank(v, rest)}
+
     def sd(self, params):
         return np.sqrt(1 + (np.asarray(params["directions"], np.float64) ** 2).sum(-1))
 
@@ -166,6 +176,39 @@ def _square_jvp(primals, tangents):
     f = _explained(directions, w)
     rest = w - directions @ f
     return rest @ rest + f @ f, 2 * rest @ (dw - d_directions @ f)
+
+
+def _solve_low_rank(v: Array, gradient: Params) -> Params:
+    """F^-1 of a gradient in the log scales and in V, by conjugate gradients: a product with F costs no more than a draw.
+
+    F is tr(P dC P dC) / 2 for a change dC of C = I + VV', the covariance over the scales, and P its inverse. It is blind to a
+    rotation of V, so that a little is added to its diagonal.
+    """
+    k = cho_solve((_factor(v), True), jnp.eye(v.shape[1]))  # P = I - V k V'
+    variance, precision = 1 + (v**2).sum(1), 1 - ((v @ k) * v).sum(1)
+
+    def without(x: Array) -> Array:
+        return x - v @ (k @ (v.T @ x))
+
+    def times_fisher(change: Params) -> Params:
+        dr, dv = change["scale"][:, None], change["directions"]
+        cv = v + v @ (v.T @ v)
+        moved = dr * cv + dr * v + v @ (v.T @ (dr * v)) + dv @ (v.T @ v) + v @ (dv.T @ v)  # dC V
+        own = 2 * change["scale"] * variance + 2 * (dv * v).sum(1)  # of dC's diagonal
+        return {"scale": own - ((moved @ k) * v).sum(1), "directions": without(moved) @ k}
+
+    pv = v @ k
+    of_directions = precision[:, None] * (v * pv).sum(0) + pv**2
+    size = {"scale": jnp.sqrt(1 + precision * variance), "directions": jnp.sqrt(of_directions)}
+    size = jax.tree.map(lambda leaf: jnp.maximum(leaf, _SMALLEST_SIZE), size)
+
+    def matrix(x: Params) -> Params:
+        found = times_fisher(jax.tree.map(jnp.divide, x, size))
+        return jax.tree.map(lambda f, s, own: f / s + _RIDGE * own, found, size, x)
+
+    scaled = jax.tree.map(jnp.divide, gradient, size)
+    solution, _ = jax.scipy.sparse.linalg.cg(matrix, scaled, tol=_RIDGE, maxiter=_MOST_PRODUCTS)
+    return jax.tree.map(jnp.divide, solution, size)
 
 
 class JointNormal(AbstractFamily):

@@ -27,7 +27,8 @@ class Effort(NamedTuple):
         iterations: at which the variance of the gradient is looked at.
         repeats: of the gradient there.
         num_data_sets: of those embedded; one is the simulated cohort alone.
-        more_curves: whether plain Metropolis-Hastings, and bbvi with its defaults, are on the clock too.
+        more_curves: whether plain Metropolis-Hastings, bbvi with its defaults, and other estimators than the paper's are
+            shown too.
         progress_seconds: for each estimator in the comparison of convergence, on the clock.
     """
 
@@ -48,7 +49,7 @@ class Effort(NamedTuple):
 
 EFFORTS = {
     "quick": Effort(
-        num_draws=200, train_steps=200, test_steps=150, test_draws=100, seconds=10.0, checkpoints=(0.1, 0.3, 1.0), seeds=1,
+        num_draws=200, train_steps=150, test_steps=100, test_draws=100, seconds=8.0, checkpoints=(0.1, 0.3, 1.0), seeds=1,
         iterations=(1, 100), repeats=50, progress_seconds=4.0,
         num_data_sets=1, more_curves=False,
     ),

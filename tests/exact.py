@@ -280,10 +280,12 @@ class Exact:
     def log_q(self, params: Any, z: dict[str, Any]) -> jax.Array:
         return self.posterior.replace(params).log_prob(z)
 
+    @functools.cache  # noqa: B019  (few, and they live as long as the tests)
     def probabilities(self) -> np.ndarray:
         z = jax.tree.map(jnp.asarray, self.outcomes())
         return np.exp(np.asarray(jax.vmap(lambda one: self.log_q(self.posterior.params, one))(z), np.float64))
 
+    @functools.cache  # noqa: B019
     def gradient(self) -> Any:
         """The gradient of the enumerated ELBO."""
         z = jax.tree.map(jnp.asarray, self.outcomes())
@@ -308,14 +310,15 @@ class Exact:
 
     def expected(self, gradient: Any, num: int = 2, numbers: Any = None, chunk: int | None = None) -> Any:
         """The estimator's mean over ALL outcomes of `num` independent draws, for one batch of groups."""
-        outcomes, weights = self.outcomes(), self.probabilities()
-        count = len(weights)
         if numbers is None and self.groups is not None:
             numbers = np.arange(self.problem.num_groups)
-        batch = self.batch(numbers)
+        return self.expected_of_each(gradient, num, [numbers], chunk)[0]
 
-        @jax.jit
-        def one(index: jax.Array) -> Any:
+    def expected_of_each(self, gradient: Any, num: int, batches: list[Any], chunk: int | None = None) -> list[Any]:
+        """The same for several batches of one size, compiled once."""
+        outcomes, weights = self.outcomes(), self.probabilities()
+
+        def one(index: jax.Array, batch: Batch | None) -> Any:
             table = {name: jnp.moveaxis(jnp.asarray(z)[index], 0, -1) for name, z in outcomes.items()}
             draws = Given(num, table, tuple(self.problem.locals), chunk)
             estimate = gradient.estimate(
@@ -324,19 +327,27 @@ class Exact:
             groups_ = None if batch is None else batch.groups
             return full_gradient(estimate, self.params["locals"], groups_, self.problem.num_groups)
 
-        total: Any = None
-        for block in _blocks(count, num):
-            probability = jnp.asarray(np.prod(weights[block], axis=1))
-            found = jax.vmap(one)(jnp.asarray(block))
-            part = jax.tree.map(lambda leaf, p=probability: np.tensordot(np.asarray(p, np.float64), leaf, 1), found)
-            total = part if total is None else jax.tree.map(np.add, total, part)
-        return total
+        many = jax.jit(jax.vmap(one, in_axes=(0, None)))
+
+        def mean(batch: Batch | None) -> Any:
+            total: Any = None
+            for block, exists in _blocks(len(weights), num):
+                probability = np.prod(weights[block], axis=1) * exists
+                found = many(jnp.asarray(block), batch)
+                part = jax.tree.map(lambda leaf, p=probability: np.tensordot(p, leaf, 1), found)
+                total = part if total is None else jax.tree.map(np.add, total, part)
+            return total
+
+        return [mean(self.batch(numbers)) for numbers in batches]
 
 
-def _blocks(count: int, num: int, size: int = 4096) -> Iterator[np.ndarray]:
+def _blocks(count: int, num: int, size: int = 4096) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All outcomes of `num` draws, in blocks of one length, and which of a block there are."""
     indices = np.indices((count,) * num).reshape(num, -1).T
+    size = min(size, len(indices))
     for begin in range(0, len(indices), size):
-        yield indices[begin : begin + size]
+        at = np.arange(begin, begin + size)
+        yield indices[np.minimum(at, len(indices) - 1)], at < len(indices)
 
 
 def largest_gap(one: Any, other: Any) -> float:

@@ -67,18 +67,18 @@ def test_folds_of_different_sizes_are_unbiased(chunk):
     assert largest_gap(model.expected(estimator, 3, chunk=chunk), model.gradient()) < ROUNDING
 
 
-@pytest.mark.parametrize("floats", [1, 1 << 30])
 @pytest.mark.parametrize("name", ["ragged_groups", "groups", "ratings"])
 @pytest.mark.parametrize("estimator", ["Eq. 10, cross-fitted", "local expectation", "joint expectation"])
-def test_blocks_and_tiles_do_not_change_the_gradient(name, estimator, floats, monkeypatch):
+def test_blocks_and_tiles_do_not_change_the_gradient(name, estimator, monkeypatch):
     """One row and one group at a time, or all at once; a packed group's padding lies in the next group."""
     model, estimator = exact(name), UNBIASED[estimator]
-    for numbers in ([0, 1, 2], [2, 0], [1]):
+    for numbers in ([0, 1, 2], [2, 0]):
         truth = model.expected(estimator, 2, numbers=numbers)
-        monkeypatch.setattr(sys.modules["bbvi.evaluate"], "_FLOATS_PER_BLOCK", floats)
-        monkeypatch.setattr(sys.modules["bbvi.rows"], "_FLOATS_PER_TILE", floats)
-        assert largest_gap(model.expected(estimator, 2, numbers=numbers), truth) < ROUNDING
-        monkeypatch.undo()
+        for floats in (1, 1 << 30):
+            monkeypatch.setattr(sys.modules["bbvi.evaluate"], "_FLOATS_PER_BLOCK", floats)
+            monkeypatch.setattr(sys.modules["bbvi.rows"], "_FLOATS_PER_TILE", floats)
+            assert largest_gap(model.expected(estimator, 2, numbers=numbers), truth) < ROUNDING
+            monkeypatch.undo()
 
 
 def test_plug_in_is_biased():

@@ -22,7 +22,7 @@ from bbvi.counter import seed_key
 def test_mean_over_all_batches_is_the_full_gradient(name, estimator, batch_size):
     model = exact(name)
     batches = list(itertools.combinations(range(3), batch_size))
-    found = [model.expected(UNBIASED[estimator], FEWEST[estimator], numbers=list(batch)) for batch in batches]
+    found = model.expected_of_each(UNBIASED[estimator], FEWEST[estimator], [list(batch) for batch in batches])
     mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *found)
     assert largest_gap(mean, model.gradient()) < ROUNDING
 
@@ -34,7 +34,7 @@ def test_a_row_in_the_batch_has_its_full_gradient(name):
     truth = model.gradient()
     for group in range(3):
         batches = [b for b in itertools.combinations(range(3), 2) if group in b]
-        found = [model.expected(UNBIASED["Eq. 6"], 1, numbers=list(b)) for b in batches]
+        found = model.expected_of_each(UNBIASED["Eq. 6"], 1, [list(b) for b in batches])
         for local in model.problem.locals:
             row = np.mean([f[local]["logits"][group] for f in found], axis=0) / (3 / 2)
             np.testing.assert_allclose(row, truth[local]["logits"][group], atol=1e-5)

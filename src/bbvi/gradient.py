@@ -172,19 +172,23 @@ def sum_chunks(cut: Layout, visit: Callable[[Array], tuple[Any, Array, Array | N
     `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
     """
 
-    def add(chunk: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        shift, total = carry
+    def see(chunk: Array, shift: Array | float) -> tuple[Array, Any]:
         sums, elbo, counts = visit(chunk)
         shift = jnp.where(chunk == 0, elbo[0], shift)
         centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
-        more = (sums, jnp.stack([centred.sum(), (centred**2).sum()]))
-        return shift, jax.tree.map(jnp.add, total, more)
+        return shift, (sums, jnp.stack([centred.sum(), (centred**2).sum()]))
 
-    shapes = jax.eval_shape(lambda: visit(jnp.uint32(0))[0])
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    begin, end = (jnp.zeros(()), (zero, jnp.zeros(2))), jnp.uint32(cut.num_chunks)
-    one = cut.num_chunks == 1
-    shift, (sums, of_elbo) = add(jnp.uint32(0), begin) if one else jax.lax.fori_loop(jnp.uint32(0), end, add, begin)
+    def add(chunk: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        shift, more = see(chunk, carry[0])
+        return shift, jax.tree.map(jnp.add, carry[1], more)
+
+    first = jnp.uint32(0)
+    if cut.num_chunks == 1:
+        shift, (sums, of_elbo) = see(first, 0.0)
+    else:
+        shapes = jax.eval_shape(lambda: see(first, 0.0))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        shift, (sums, of_elbo) = jax.lax.fori_loop(first, jnp.uint32(cut.num_chunks), add, zero)
     mean, square = of_elbo / cut.num
     return sums, shift + mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))
 

@@ -194,7 +194,7 @@ def main() -> None:
         if options.only_defaults:
             continue
         seed = max(chosen(records, name), key=lambda r: r["elbo"])["seed"]
-        for setting in settings_for(name)[-2:] if options.quick else settings_for(name):
+        for setting in settings_for(name)[-1:] if options.quick else settings_for(name):
             keep(run_afresh(name, best, seed, setting, budget, options.limit))
     print("\n" + table(records))
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -52,6 +54,7 @@ def test_the_yardstick_runs():
     assert sum("ms CPU" in line for line in lines) == 2
 
 
+@pytest.mark.slow
 def test_the_variance_beside_the_yardsticks_is_shown_for_all_parameters():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick_variance.py"), "--quick"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
@@ -59,6 +62,7 @@ def test_the_variance_beside_the_yardsticks_is_shown_for_all_parameters():
     assert len(medians) == 12 and all(0.4 < median < 2.5 for median in medians)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_yardstick_agrees_with_pathwise_gradients():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick.py"), "--quick", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

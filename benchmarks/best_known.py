@@ -25,11 +25,13 @@ def best_known(name: str) -> dict[str, Any]:
     if name == "gamma_factors":
         return long_runs(model, data)
     params = least_squares(data) if name == "scales" else bbvi.fit(model, data, stop=bbvi.Budget(steps=0)).params
-    starts = 10 * STARTS if name in COLLAPSED else STARTS
-    spreads = [(0.0, 0.3, 1.0, 3.0)[start % 4] for start in range(starts)]
+    spreads = [(0.0, 0.3, 1.0, 3.0)[start % 4] for start in range(STARTS)]
     ends = optima(name, params, data, spreads)
+    if name in COLLAPSED:  # many optima, of which fits find better ones than ascents from afar
+        fits = [bbvi.fit(model, data, seed=seed, progress=False) for seed in range(STARTS)]
+        ends += [optima(name, fit.params, data)[0] for fit in fits]
     same = sum(end > max(ends) - 0.001 for end in ends)
-    return {"elbo": max(ends), "how": f"L-BFGS on the exact ELBO; {same} of {starts} starts end within 0.001 of it"}
+    return {"elbo": max(ends), "how": f"L-BFGS on the exact ELBO; {same} of {len(ends)} starts end within 0.001 of it"}
 
 
 def optima(name: str, params: Any, data: Any, spreads: Sequence[float] = (0.0,)) -> list[float]:

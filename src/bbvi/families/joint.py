@@ -45,9 +45,9 @@ class AbstractCovariance(eqx.Module):
     def log_prob(self, params: Params, w: Float[Array, " size"]) -> Float[Array, ""]:
         """The log density of w."""
 
-    def natural_gradient(self, params: Params, gradient: Params) -> Params | None:
-        """F^-1 gradient, the location and the scale included, where it has a closed form."""
-        return None
+    @abstractmethod
+    def natural_gradient(self, params: Params, gradient: Params) -> Params:
+        """F^-1 gradient, the location and the scale included."""
 
     @abstractmethod
     def sd(self, params: Params) -> np.ndarray:
@@ -185,10 +185,11 @@ def _solve_low_rank(v: Array, gradient: Params) -> Params:
     rotation of V, so that a little is added to its diagonal.
     """
     k = cho_solve((_factor(v), True), jnp.eye(v.shape[1]))  # P = I - V k V'
-    variance, precision = 1 + (v**2).sum(1), 1 - ((v @ k) * v).sum(1)
+    pv = v @ k
+    variance, precision = 1 + (v**2).sum(1), jnp.maximum(1 - (pv * v).sum(1), 0)
 
     def without(x: Array) -> Array:
-        return x - v @ (k @ (v.T @ x))
+        return x - pv @ (v.T @ x)
 
     def times_fisher(change: Params) -> Params:
         dr, dv = change["scale"][:, None], change["directions"]
@@ -197,7 +198,6 @@ def _solve_low_rank(v: Array, gradient: Params) -> Params:
         own = 2 * change["scale"] * variance + 2 * (dv * v).sum(1)  # of dC's diagonal
         return {"scale": own - ((moved @ k) * v).sum(1), "directions": without(moved) @ k}
 
-    pv = v @ k
     of_directions = precision[:, None] * (v * pv).sum(0) + pv**2
     size = {"scale": jnp.sqrt(1 + precision * variance), "directions": jnp.sqrt(of_directions)}
     size = jax.tree.map(lambda leaf: jnp.maximum(leaf, _SMALLEST_SIZE), size)
@@ -272,8 +272,7 @@ class JointNormal(AbstractFamily):
         return self.covariance.log_prob(params, w) - params["scale"].sum() - jnp.sum(jacobian)
 
     def natural_gradient(self, params, gradient):
-        found = self.covariance.natural_gradient(params, gradient)
-        return super().natural_gradient(params, gradient) if found is None else found
+        return self.covariance.natural_gradient(params, gradient)
 
     def centred(self, value):
         return {"loc": self.like.coordinates(value)}

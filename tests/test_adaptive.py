@@ -73,7 +73,10 @@ def estimates(gradient):
 # ---- the estimates ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("gradient", "rtol"), [(bbvi.Score(), 0.0), (BOTH, 1e-5)], ids=["score", "mixed"])
+@pytest.mark.parametrize(
+    ("gradient", "rtol"),
+    [pytest.param(bbvi.Score(), 0.0, id="score"), pytest.param(BOTH, 1e-5, id="mixed", marks=pytest.mark.slow)],
+)
 def test_each_level_is_monte_carlo_with_as_many_draws(gradient, rtol):
     """Bit for bit with the score function; along paths the compiler rounds differently."""
     adaptive, fixed = estimates(gradient)
@@ -191,6 +194,7 @@ def test_a_fit_finds_the_optimum(gradient):
     np.testing.assert_allclose(posterior.sd()["x"], 0.6, rtol=5 * 0.05 / np.sqrt(2))
 
 
+@pytest.mark.slow
 def test_a_run_in_parts_is_the_run_in_one_across_changes_of_the_number(tmp_path):
     settings = {"draws": FEW}
     whole = run(steps=75, **settings)

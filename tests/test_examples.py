@@ -38,6 +38,7 @@ def test_gamma_poisson_has_the_exact_rates():
     np.testing.assert_allclose(posterior.sd()["rate"], sd[2:], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_mixture_finds_the_components():
     module = example("mixture")
     posterior = module.main()
@@ -72,6 +73,7 @@ def test_a_likelihood_in_plain_python_has_the_exact_means():
     np.testing.assert_array_less(np.abs(posterior.mean()["log_rate"] - mean[1:]), 0.25 * sd[1:])
 
 
+@pytest.mark.slow
 def test_gamma_normal_time_series_predicts_better_than_averages(tmp_path):
     path = tmp_path / "plot.png"
     _, verdict = example("gamma_normal_ts").main(quick=True, path=path)

@@ -68,7 +68,10 @@ def test_folds_of_different_sizes_are_unbiased(chunk):
 
 
 @pytest.mark.parametrize("name", ["ragged_groups", "groups", "ratings"])
-@pytest.mark.parametrize("estimator", ["Eq. 10, cross-fitted", "local expectation", "joint expectation"])
+@pytest.mark.parametrize(
+    "estimator",
+    ["Eq. 10, cross-fitted", "joint expectation", pytest.param("local expectation", marks=pytest.mark.slow)],
+)
 def test_blocks_and_tiles_do_not_change_the_gradient(name, estimator, monkeypatch):
     """One row and one group at a time, or all at once; a packed group's padding lies in the next group."""
     model, estimator = exact(name), UNBIASED[estimator]

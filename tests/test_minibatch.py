@@ -13,10 +13,18 @@ from bbvi.batches import draw_groups
 from bbvi.counter import seed_key
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 2])  # and all 3, without batches, in test_gradient.py
 @pytest.mark.parametrize(
     "estimator",
-    ["Eq. 3", "Eq. 6", "Eq. 10, leave-one-out", "Eq. 10, cross-fitted", "local expectation", "joint expectation"],
+    [
+        "Eq. 6",
+        "Eq. 10, cross-fitted",
+        "local expectation",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("Eq. 3", "Eq. 10, leave-one-out", "joint expectation")
+        ),
+    ],
 )
 @pytest.mark.parametrize("name", HIERARCHICAL)
 def test_mean_over_all_batches_is_the_full_gradient(name, estimator, batch_size):

@@ -428,6 +428,7 @@ def test_called_with_numbers_it_is_the_function_and_in_a_trace_an_error():
 # ---- the rest of the library ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_a_posterior_is_the_same_in_both(tmp_path):
     data = models.cohort()
     answers, gradient = [], bbvi.Score(True, None)

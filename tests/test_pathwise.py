@@ -168,7 +168,7 @@ def hierarchy():
     return model, data
 
 
-@pytest.mark.parametrize("batch_size", [2, 6])
+@pytest.mark.parametrize("batch_size", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_ragged_groups_in_batches_have_the_mean_of_the_score(batch_size):
     model, data = hierarchy()
     start = at_start(model, data)

@@ -7,6 +7,7 @@ smoke.
 
 import argparse
 import statistics
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +137,7 @@ def scales(quick: bool) -> None:
     seeds, limit = (1, 300) if quick else (3, 50_000)
     estimators = {"Score, S = 100": (bbvi.Score(), 100), "Pathwise, S = 10": (bbvi.Pathwise(), 10)}
     optimizers = {
-        "adagrad(1.0)": bbvi.adagrad(1.0), "natural()": bbvi.natural(),
+        "adagrad(1.0)": bbvi.adagrad(1.0), "natural(2.0)": bbvi.natural(2.0),
         "Adam(0.05) in units of q": in_units_of_q(0.05), "Adam(0.1) in units of q": in_units_of_q(0.1),
     }  # fmt: skip
     targets = [1.0] if quick else [1e-3, 1e-1, 1.0, 1e1, 1e3]
@@ -153,8 +154,24 @@ def scales(quick: bool) -> None:
             print(f"{name}, {label}: {', '.join(found)}", flush=True)
 
 
+def joint(quick: bool) -> None:
+    """One full-rank Normal for a correlated Normal target, by the defaults of `fit` and by AdaGrad."""
+    for size in (5,) if quick else (50, 200):
+        root = np.random.default_rng(0).normal(size=(size, size)) / size**0.5
+        precision = root @ root.T + 0.1 * np.eye(size)
+        evidence = 0.5 * size * np.log(2 * np.pi) - 0.5 * np.linalg.slogdet(precision)[1]
+        model = bbvi.Model(lambda z, p: -0.5 * z["x"] @ p @ z["x"], x=bbvi.real(size, q=bbvi.FullRank()))
+        for label, optimizer in {"natural()": None, "adagrad(1.0)": bbvi.adagrad(1.0)}.items():
+            with warnings.catch_warnings(action="ignore"):  # a fit that breaks says so
+                posterior = bbvi.fit(model, precision, optimizer=optimizer, progress=False)
+            gap, verdict = evidence - posterior.elbo(10_000), "converged" if posterior.converged else posterior.stopped
+            print(
+                f"{size} dimensions, {label}: {len(posterior.history)} steps, gap {gap:.4f} nat, {verdict}", flush=True
+            )
+
+
 def main() -> None:
-    parts = {part.__name__: part for part in (batches, scales)}
+    parts = {part.__name__: part for part in (batches, scales, joint)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(parts)}; default all", metavar="part")
     parser.add_argument("--quick", action="store_true")

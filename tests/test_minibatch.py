@@ -19,10 +19,10 @@ from bbvi.counter import seed_key
     [
         "Eq. 6",
         "Eq. 10, cross-fitted",
-        "local expectation",
+        "joint expectation",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("Eq. 3", "Eq. 10, leave-one-out", "joint expectation")
+            for name in ("Eq. 3", "Eq. 10, leave-one-out", "local expectation")
         ),
     ],
 )

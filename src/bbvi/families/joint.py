@@ -185,18 +185,15 @@ def _solve_low_rank(v: Array, gradient: Params) -> Params:
     rotation of V, so that a little is added to its diagonal.
     """
     k = cho_solve((_factor(v), True), jnp.eye(v.shape[1]))  # P = I - V k V'
-    pv = v @ k
+    pv, gram = v @ k, v.T @ v
+    cv = v + v @ gram
     variance, precision = 1 + (v**2).sum(1), jnp.maximum(1 - (pv * v).sum(1), 0)
-
-    def without(x: Array) -> Array:
-        return x - pv @ (v.T @ x)
 
     def times_fisher(change: Params) -> Params:
         dr, dv = change["scale"][:, None], change["directions"]
-        cv = v + v @ (v.T @ v)
-        moved = dr * cv + dr * v + v @ (v.T @ (dr * v)) + dv @ (v.T @ v) + v @ (dv.T @ v)  # dC V
+        moved = dr * (cv + v) + v @ (v.T @ (dr * v)) + dv @ gram + v @ (dv.T @ v)  # dC V
         own = 2 * change["scale"] * variance + 2 * (dv * v).sum(1)  # of dC's diagonal
-        return {"scale": own - ((moved @ k) * v).sum(1), "directions": without(moved) @ k}
+        return {"scale": own - ((moved @ k) * v).sum(1), "directions": (moved - pv @ (v.T @ moved)) @ k}
 
     of_directions = precision[:, None] * (v * pv).sum(0) + pv**2
     size = {"scale": jnp.sqrt(1 + precision * variance), "directions": jnp.sqrt(of_directions)}

@@ -1,5 +1,6 @@
 """A run that was stopped, interrupted or killed goes on bit by bit where it stood."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -181,6 +182,33 @@ def test_ctrl_c_at_any_moment_leaves_a_state_and_its_history(tmp_path):
     num = len(posterior.history)
     assert int(read(path, "checkpoint")[1]["history/elbo"].shape[0]) == num
     jax.tree.map(np.testing.assert_array_equal, posterior.params, run(steps=num).params)
+
+
+class Dying:
+    """Interrupts as it is thrown away: Python drops what is raised there, as it does while it collects garbage."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("where", ["while a checkpoint is written", "while the bar is drawn"])
+def test_ctrl_c_is_not_lost_where_python_drops_exceptions(where, tmp_path, monkeypatch):
+    calls = []
+
+    def third_call_interrupts(*_):
+        calls.append(None)
+        if len(calls) == 3:
+            Dying()
+
+    if where == "while the bar is drawn":
+        bar = contextlib.nullcontext(third_call_interrupts)
+        monkeypatch.setattr(sys.modules["bbvi.fit"], "progress_bar", lambda *_: bar)
+    else:
+        monkeypatch.setattr(sys.modules["bbvi.chunks"], "save_checkpoint", third_call_interrupts)
+    posterior = run(tmp_path / "state.npz", steps=500_000, stop=bbvi.Budget(seconds=10))
+    assert posterior.stopped == "interrupted"
+    assert len(posterior.history) > 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_crash_between_writing_and_renaming_leaves_the_old_file(tmp_path, monkeypatch):

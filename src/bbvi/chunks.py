@@ -87,35 +87,41 @@ def drain(
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
     steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
     while not stopped:
-        if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
-            try:
-                run, first = run.choosing.settle(run, state), True
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-                break
-        room = _room(run, state, limit)
-        before = time.monotonic()
         with deferred_interrupt() as interrupt:
-            state, arrays = _chunk(run, state, min(steps, room))
+            if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
+                try:
+                    run, first = run.choosing.settle(run, state), True
+                except KeyboardInterrupt:
+                    interrupt.set()
+                if interrupt.is_set():
+                    stopped = "interrupted"
+                    break
+            before = time.monotonic()
+            state, arrays = _chunk(run, state, min(steps, _room(run, state, limit)))
             took, count = time.monotonic() - before, len(arrays["elbo"])
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
-        try:
-            if run.recheck is not None:
-                _after_opaque(run, state, _good_steps(history, state), checkpoint, settings)
-            if int(state.broken) >= 0 and int(state.step) == 0:
-                _explain_start(run)
-            # the first call compiled: its time says nothing
-            steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
-            first = False
-            if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
-                save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run))
-                saved = time.monotonic()
-            stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupt.is_set() else "")
-            if not stopped:
+            try:
+                if run.recheck is not None:
+                    _after_opaque(run, state, _good_steps(history, state), checkpoint, settings)
+                if int(state.broken) >= 0 and int(state.step) == 0:
+                    _explain_start(run)
+                if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
+                    save_checkpoint(
+                        checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run)
+                    )
+                    saved = time.monotonic()
+            except KeyboardInterrupt:
+                interrupt.set()
+        # the first call compiled: its time says nothing
+        steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
+        first = False
+        stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupt.is_set() else "")
+        if not stopped:
+            try:
                 yield _posterior(run, own_copy(state.params), history, False, "still running")
-        except KeyboardInterrupt:
-            stopped = _why(run, state, stops, limit, seconds, began) or "interrupted"
+            except KeyboardInterrupt:
+                stopped = "interrupted"
     if checkpoint is not None and int(state.broken) < 0:
         save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run))
     fired = int(state.fired)

@@ -1,5 +1,6 @@
 """Algorithms 1 and 2: from a model and data to a posterior."""
 
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from bbvi.counter import seed_key
 from bbvi.draws import AbstractDraws, MonteCarlo
 from bbvi.gradient import AbstractGradient, Score
 from bbvi.groups import Cohort, Stream
+from bbvi.interrupt import deferred_interrupt
 from bbvi.model import AnyModel, Model, Problem, bind
 from bbvi.natural import natural
 from bbvi.optimizers import adagrad, behaviour, check_optimizer
@@ -86,9 +88,11 @@ def fit(
     )  # fmt: skip
     steps, _ = limits(_stops(stop))
     with progress_bar(progress, steps) as report:
-        for posterior in run:
-            elbo = np.concatenate([record["elbo"] for record in posterior._records[-10:]] or [np.zeros(0)])
-            report(posterior._num_steps(), float(elbo[-100:].mean()) if len(elbo) else float("nan"))
+        first = next(run)
+        with deferred_interrupt():
+            for posterior in itertools.chain([first], run):
+                elbo = np.concatenate([record["elbo"] for record in posterior._records[-10:]] or [np.zeros(0)])
+                report(posterior._num_steps(), float(elbo[-100:].mean()) if len(elbo) else float("nan"))
     if posterior.stopped.startswith("non-finite"):
         warnings.warn(posterior.stopped, RuntimeWarning, stacklevel=2)
     return posterior

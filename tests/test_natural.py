@@ -172,12 +172,10 @@ def stepped(family, params, gradient, optimizer):
 
 # ---- conjugate models: one step of size 1 -------------------------------------------------------------------
 
-_rng = np.random.default_rng(0)
-
 
 def normal_gamma():
     """Both factors of a Normal sample with unknown mean and precision, each given the start of the other."""
-    y = _rng.normal(1.0, 0.7, 20)
+    y = np.random.default_rng(0).normal(1.0, 0.7, 20)
 
     def log_joint(z, y):
         log_p = dist.Normal(0, 3).log_prob(z["mu"]) + dist.Gamma(2, 1).log_prob(z["tau"])
@@ -191,7 +189,7 @@ def normal_gamma():
 
 
 def poisson(latent):
-    y = _rng.poisson(4.5, 10)
+    y = np.random.default_rng(0).poisson(4.5, 10)
 
     def log_joint(z, y):
         return dist.Gamma(2, 1).log_prob(z["x"]) + dist.Poisson(z["x"]).log_prob(y).sum()
@@ -208,7 +206,7 @@ def gamma_e_poisson():
 
 
 def dirichlet_categorical():
-    y = _rng.choice(4, 30, p=[0.1, 0.2, 0.3, 0.4])
+    y = np.random.default_rng(0).choice(4, 30, p=[0.1, 0.2, 0.3, 0.4])
 
     def log_joint(z, y):
         return dist.Dirichlet(jnp.ones(4)).log_prob(z["x"]) + dist.Categorical(z["x"]).log_prob(y).sum()
@@ -218,7 +216,7 @@ def dirichlet_categorical():
 
 
 def beta_bernoulli():
-    y = _rng.binomial(1, 0.3, 20)
+    y = np.random.default_rng(0).binomial(1, 0.3, 20)
 
     def log_joint(z, y):
         return dist.Beta(1, 1).log_prob(z["x"]) + dist.Bernoulli(z["x"]).log_prob(y).sum()

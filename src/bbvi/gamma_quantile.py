@@ -75,11 +75,15 @@ def _evaluate(x, concentration):
 
 def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:
     """The coefficients of Q in x on either piece, lowest first."""
-    chebyshev = [jnp.ones_like(s), 2 * s - 1]
+    chebyshev = jnp.stack([jnp.ones_like(s), 2 * s - 1])
     while len(chebyshev) < len(_TABLE):
-        chebyshev.append(2 * (2 * s - 1) * chebyshev[-1] - chebyshev[-2])
+        # from T_0 .. T_m-1 as many again at a time, by T_m+k = 2 T_m T_k - T_m-k
+        middle = 2 * chebyshev[1] * chebyshev[-1] - chebyshev[-2]
+        chebyshev = jnp.concatenate(
+            [chebyshev, 2 * middle * chebyshev - jnp.concatenate([middle[None], chebyshev[:0:-1]])]
+        )
     table = jnp.asarray(_TABLE, s.dtype)
-    return jnp.dot(jnp.stack(chebyshev), table, precision=jax.lax.Precision.HIGHEST).reshape(2, -1)
+    return jnp.dot(chebyshev[: len(_TABLE)], table, precision=jax.lax.Precision.HIGHEST).reshape(2, -1)
 
 
 # fewer terms: log z is right to 3e-5

@@ -12,7 +12,8 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bbvi.counter import Address
-from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
+from bbvi.families.abstract import AbstractFamily, Parameter, Params, log_smallest, smallest
+from bbvi.marks import mark
 from bbvi.samplers import log_gamma
 from bbvi.special import lgamma, trigamma_excess
 
@@ -112,12 +113,11 @@ class Dirichlet(AbstractFamily):
         }
 
     def _concentrations(self, params: Params) -> Array:
-        values = constrain(self, params)
-        return values["concentration"][..., None] * values["mean"]
+        return jnp.exp(self._log_concentrations(params))
 
     def sample(self, params, address: Address):
         a = self._concentrations(params)
-        draws = jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(self.k, dtype=jnp.uint32))
+        draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(self.k, dtype=jnp.uint32)))
         return draws - logsumexp(draws)
 
     def value(self, coordinates):
@@ -138,9 +138,10 @@ class Dirichlet(AbstractFamily):
 
     def _log_concentrations(self, params: Params) -> Array:
         # logits of the share that each category takes of what the ones before have left
-        logits = params["mean"] - self._left()
-        left = jnp.concatenate([jnp.zeros(1), jnp.cumsum(log_sigmoid(-logits))])
-        return params["concentration"] + left + jnp.concatenate([log_sigmoid(logits), jnp.zeros(1)])
+        logits = jnp.asarray(params["mean"]) - self._left()
+        ends = [(0, 0)] * (logits.ndim - 1)
+        left = jnp.pad(jnp.cumsum(log_sigmoid(-logits), axis=-1), [*ends, (1, 0)])
+        return params["concentration"][..., None] + left + jnp.pad(log_sigmoid(logits), [*ends, (0, 1)])
 
     def _from_log(self, log_concentrations: Array) -> Params:
         after = jax.lax.cumlogsumexp(log_concentrations, reverse=True)

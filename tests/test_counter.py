@@ -59,7 +59,7 @@ def test_every_level_of_the_address_counts():
     key = seed_key(0)
     keys = [key, fold(key, 1), fold(key, 2), fold(key, "a"), fold(key, "a", 1), fold(fold(key, 1), 1), seed_key(1)]
     assert len({tuple(np.asarray(k)) for k in keys}) == len(keys)
-    np.testing.assert_array_equal(fold_names(key, ["a", "b"])["b"], fold(key, "b"))
+    np.testing.assert_array_equal(fold_names(key, ["a", "b"])[1], fold(key, "b"))
 
 
 def test_seeds_may_be_ints_or_jax_keys():

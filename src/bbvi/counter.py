@@ -64,13 +64,10 @@ def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Ke
     return jnp.stack(threefry(key, *jnp.broadcast_arrays(number(word), number(second))))
 
 
-def fold_names(key: Key, names: Sequence[str]) -> dict[str, Key]:
+def fold_names(key: Key, names: Sequence[str]) -> UInt32[Array, "names 2"]:
     """`fold(key, name)` for several names at the price of one."""
-    if not names:
-        return {}
     checksums = jnp.array([zlib.crc32(name.encode()) for name in names], dtype=jnp.uint32)
-    first, second = threefry(key, checksums, jnp.zeros_like(checksums))
-    return {name: jnp.stack([first[i], second[i]]) for i, name in enumerate(names)}
+    return jnp.stack(threefry(key, checksums, jnp.zeros_like(checksums)), axis=-1)
 
 
 class AbstractNet(eqx.Module):

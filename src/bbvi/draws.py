@@ -1,7 +1,8 @@
 """Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
 
+import functools
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -156,33 +157,33 @@ class Prepared(NamedTuple):
 
     params: Params
     drawing: Float[Array, "rows _"]
-    density: Float[Array, "rows _"]
+    density: Float[Array, "rows _"] | None
 
 
 class Drawer:
-    """One latent's factors of q in stages: draws for many samples, log q_i and its score."""
+    """One latent's factors of q in stages: draws for many samples, and log q_i and its score.
 
-    def __init__(self, draws: AbstractDraws, name: str, latent: Latent):
-        self.latent, family = latent, latent.family
-        float_, word = jnp.result_type(float), jax.ShapeDtypeStruct((), jnp.uint32)
-        params = {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
+    With `paths` a draw can be followed as lambda moves, instead: `coordinates` is (u, path) for `along_path`.
+    """
 
-        def one(p: Params, key: Key, group: Array, element: Array, sample: Array) -> Array:
-            return draws.sample(name, family, p, Address(key, group, element, sample))
-
-        self._drawing = Staged(one, params, jax.ShapeDtypeStruct((2,), jnp.uint32), word, word, word)
-        self.coordinates_shape: Any = self._drawing.shape
-        self._density = Staged(lambda p, u: score(family, p, u), params, self._drawing.shape)
+    def __init__(self, draws: AbstractDraws, name: str, latent: Latent, *, paths: bool = False):
+        self.latent, self.paths, float_ = latent, paths, jnp.result_type(float)
+        #: whether the path is the draw's derivatives; otherwise it is what they can be computed from
+        self._slopes = paths and _is_scalar(latent.family)
+        self._drawing = _staged(_drawing, draws, name, latent.family, self._slopes, float_)
+        self.coordinates_shape: Any = self._drawing.shape[0] if self._slopes else self._drawing.shape
+        self._density = None if paths else _staged(_density, latent.family, self.coordinates_shape, float_)
 
     def prepare(self, params: Params) -> Prepared:
         """`params` of many factors, these on the first axis."""
-        return Prepared(params, jax.vmap(self._drawing.before)(params), jax.vmap(self._density.before)(params))
+        density = None if self._density is None else jax.vmap(self._density.before)(params)
+        return Prepared(params, jax.vmap(self._drawing.before)(params), density)
 
     def coordinates(
         self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
-    ) -> Float[Array, "rows *event samples"]:
-        """Coordinates of many factors for the samples with these numbers."""
-        found: list[Array] = []
+    ) -> Any:
+        """Coordinates of many factors, `(rows, *event, samples)`, for the samples with these numbers."""
+        found: list[Any] = []
         axes: list[int | None] = []
         for stage, by_sample in zip(self._drawing.stages, self._drawing.varies, strict=True):
             many = stage
@@ -193,10 +194,27 @@ class Drawer:
             words = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32))
             arguments = (prepared.params, prepared.drawing, list(found), *words, samples)
             found.append(materialise(on, many, *arguments))
-        return found[-1]
+        return (found[-1], found[:-1]) if self.paths and not self._slopes else found[-1]
+
+    def along_path(
+        self, params: Params, path: Any, key: Key, group: Array, element: Array, samples: Array, slope: Array
+    ) -> Params:
+        """The sum over samples of slope * du / dlambda_i, for one factor."""
+        if self._slopes:
+            return jax.tree.map(lambda of_draw: (slope * of_draw).sum(-1), path)
+        words = key, group.astype(jnp.uint32), element.astype(jnp.uint32)
+        axes = [-1 if by_sample else None for by_sample in self._drawing.varies[:-1]]
+
+        def draw(p: Params) -> Array:
+            return jax.vmap(
+                lambda stored, sample: self._drawing.again(p, stored, *words, sample), in_axes=(axes, 0), out_axes=-1
+            )(path, samples)
+
+        return jax.vjp(draw, params)[1](slope)[0]
 
     def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
         """log q_i and its score for many factors and samples."""
+        assert self._density is not None
         found: list[Any] = []
         for stage in self._density.stages:
             many = jax.vmap(jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1))
@@ -204,9 +222,44 @@ class Drawer:
         return found[-1]
 
 
-def drawers(draws: AbstractDraws, latents: Mapping[str, Latent]) -> dict[str, Drawer]:
-    """A drawer for each latent."""
-    return {name: Drawer(draws, name, latent) for name, latent in latents.items()}
+def _staged(made: Callable[..., Staged], *of: Any) -> Staged:
+    """What was taken apart once is kept: a family is in many models, and tracing it takes longer than many steps."""
+    try:
+        return _kept(made, *of)
+    except TypeError:  # holds arrays, which cannot be compared
+        return made(*of)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(made: Callable[..., Staged], *of: Any) -> Staged:
+    return made(*of)
+
+
+def _drawing(draws: AbstractDraws, name: str, family: AbstractFamily, slopes: bool, float_: Any) -> Staged:
+    def one(p: Params, key: Key, group: Array, element: Array, sample: Array) -> Any:
+        draw = lambda p: draws.sample(name, family, p, Address(key, group, element, sample))  # noqa: E731
+        return jax.value_and_grad(draw)(p) if slopes else draw(p)
+
+    word = jax.ShapeDtypeStruct((), jnp.uint32)
+    return Staged(one, _shapes(family, float_), jax.ShapeDtypeStruct((2,), jnp.uint32), word, word, word)
+
+
+def _density(family: AbstractFamily, coordinates: Any, float_: Any) -> Staged:
+    return Staged(lambda p, u: score(family, p, u), _shapes(family, float_), coordinates)
+
+
+def _is_scalar(family: AbstractFamily) -> bool:
+    """Whether a draw is one number of few parameters, so that its derivatives are few."""
+    return family.event_shape() == () and all(entry.raw_shape() == () for entry in family.parameters().values())
+
+
+def _shapes(family: AbstractFamily, float_: Any) -> Any:
+    return {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
+
+
+def drawers(draws: AbstractDraws, latents: Mapping[str, Latent], paths: Collection[str] = ()) -> dict[str, Drawer]:
+    """A drawer for each latent, for some of them with the paths of their draws."""
+    return {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in latents.items()}
 
 
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:

@@ -21,7 +21,7 @@ from bbvi.groups import cut_rows
 from bbvi.latents import Latent
 from bbvi.model import Problem, Terms
 from bbvi.rows import Packing, Rows, global_rows, is_packed, key_rows, local_rows, over_rows, pack, tile_size
-from bbvi.stages import materialise, run_time_true
+from bbvi.stages import materialise, run_time_true, stored
 from bbvi.target import Bucket, Target
 
 Lambda = dict[str, Params]
@@ -81,7 +81,7 @@ def set_up(
 ) -> Scene:
     """Lay out the factors of q of a step, for chunks of this many samples."""
     problem = target.problem
-    keys = fold_names(key, list(problem.globals))
+    keys = dict(zip(problem.globals, stored(run_time_true(key), fold_names(key, list(problem.globals))), strict=True))
     rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
     packings: dict[str, Packing] = {}
     if batch is not None:
@@ -210,13 +210,11 @@ def new_scratch(target: Target, scene: Scene, num_samples: int) -> Scratch:
     return Scratch(draws, log_p)
 
 
-def drawn(
-    scene: Scene, name: str, on: Array, samples: Array, into: Array | None
-) -> Float[Array, "rows *event samples"]:
-    """Draws of a latent, row by row."""
+def drawn(scene: Scene, name: str, on: Array, samples: Array, into: Array | None) -> Any:
+    """Draws of a latent, `(rows, *event, samples)`, with their derivatives where its drawer has them."""
     rows = scene.rows[name]
 
-    def tile(rows: Rows) -> tuple[tuple[()], Array]:
+    def tile(rows: Rows) -> tuple[tuple[()], Any]:
         where = (rows.keys, rows.groups, rows.elements)
         return (), scene.latents[name].coordinates(on, rows.prepared, *where, samples)
 
@@ -442,7 +440,7 @@ def draw_values(
     draws: AbstractDraws | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
     """Draws of these latents, independent ones by default, and the total of log q, without scores."""
-    draws, keys = draws or MonteCarlo(samples.shape[0]), fold_names(key, list(latents))
+    draws, keys = draws or MonteCarlo(samples.shape[0]), dict(zip(latents, fold_names(key, list(latents)), strict=True))
     values: dict[str, Array] = {}
     log_q_total: Any = 0.0
     for name, latent in latents.items():

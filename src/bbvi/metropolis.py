@@ -157,7 +157,7 @@ def offered(scene: Scene, lanes: list[Lanes], state: State, key: Key, chain: Arr
     empty: list[list[Arrays]] = [[{} for _ in scene.scopes] for _ in range(3)]
     u, correction, log_uniform = empty
     names = list(dict.fromkeys(name for scope in scene.scopes for name in scope.latents))
-    keys = fold_names(key, names)
+    keys = dict(zip(names, fold_names(key, names), strict=True))
     for name in names:
         within = [n for n, scope in enumerate(scene.scopes) if name in scope.latents]
         latent = scene.scopes[within[0]].latents[name]

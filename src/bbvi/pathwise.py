@@ -8,20 +8,20 @@ gradient of log p(x, z) - l along it is
 of which the last term, the score, has mean zero and is left out (Roeder, Wu and Duvenaud 2017).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.counter import Address, Key
-from bbvi.draws import AbstractDraws, drawers, layout
+from bbvi.counter import Key
+from bbvi.draws import drawers, layout
 from bbvi.evaluate import Batch, Lambda, Places, Scene, drawn, num_floored, set_up, total_log_q
 from bbvi.families import Params
 from bbvi.gradient import AbstractGradient, Estimate, in_shape, sum_chunks
 from bbvi.rows import Rows, over_rows
 from bbvi.slopes import Slopes
-from bbvi.stages import run_time_true
+from bbvi.stages import run_time_true, stored
 from bbvi.target import Target
 
 
@@ -55,11 +55,12 @@ class Pathwise(AbstractGradient):
     def estimate(self, target, params, data, batch, *, draws, key, room=None):
         slopes = Slopes(target, data, batch, target.fitted(batch is not None))
         cut = layout(draws, target.floats_per_draw)
-        scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
+        latents = drawers(draws, target.problem.latents, target.fitted(batch is not None))
+        scene = set_up(target, latents, params, batch, key, cut.chunk)
 
         def visit(chunk: Array) -> tuple[Sums, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            along = _Along(draws, scene, samples, counts)
+            along = _Along(scene, samples, counts)
             return *_chunk(target, slopes, along, batch, key), counts
 
         sums, elbo, error = sum_chunks(cut, visit)
@@ -81,7 +82,10 @@ def _chunk(
 ) -> tuple[Sums, Float[Array, " samples"]]:
     """The sums of one chunk, and the ELBO's samples."""
     problem, scene, num = target.problem, along.scene, len(along.samples)
-    u = {name: drawn(scene, name, run_time_true(key), along.samples, None) for name in scene.rows}
+    u, paths = {}, {}
+    for name in scene.rows:
+        found = drawn(scene, name, run_time_true(key), along.samples, None)
+        u[name], paths[name] = found if scene.latents[name].paths else (found, None)
     places = None if batch is None else Places(target, scene, batch, u)
     elbo, of_groups, slope = slopes(places, u, num)
     scale = 1.0 if batch is None else problem.num_groups / len(batch.groups)
@@ -89,48 +93,43 @@ def _chunk(
     gradient, squares, fitted = {}, {}, target.fitted(batch is not None)
     for name, rows in scene.rows.items():
         if name in fitted:
-            (log_q, moved), found = over_rows(along.tile(name), rows, scene.tiles[name], u[name], slope[name])
+            (log_q, moved), found = over_rows(
+                along.tile(name), rows, scene.tiles[name], u[name], slope[name], paths[name]
+            )
             (gradient[name], squares[name]), floored = found, floored + moved
         else:
             log_q = total_log_q(scene, name, u[name], run_time_true(key))
         elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
-    return Sums(gradient, squares, floored), elbo
+    return Sums(gradient, squares, floored), stored(run_time_true(key), elbo)
 
 
 class _Along(NamedTuple):
     """Some samples of the factors of q, to be followed along their paths."""
 
-    draws: AbstractDraws
     scene: Scene
     samples: Array
     counts: Array | None
 
     def tile(self, name: str):
         """A function of rows, their draws and d log p / du: log q and draws floored; gradient and squared scores."""
-        latent = self.scene.latents[name].latent
-        family = latent.family
+        drawer = self.scene.latents[name]
+        latent = drawer.latent
 
         def density(p: Params, u: Array) -> tuple[Array, tuple[Params, Array]]:
-            return jax.value_and_grad(family.log_prob, argnums=(0, 1))(p, u)
+            return jax.value_and_grad(latent.family.log_prob, argnums=(0, 1))(p, u)
 
-        def one(p: Params, key: Key, group: Array, element: Array, real: Array, u: Array, slope: Array):
+        def one(p: Params, key: Key, group: Array, element: Array, real: Array, u: Array, slope: Array, path: Any):
             log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(p, u)
             keep = real if self.counts is None else real & self.counts
-
-            def draw(p: Params) -> Array:
-                words = group.astype(jnp.uint32), element.astype(jnp.uint32)
-                return jax.vmap(
-                    lambda sample: self.draws.sample(name, family, p, Address(key, *words, sample)), out_axes=-1
-                )(self.samples)
-
-            gradient = jax.vjp(draw, p)[1](jnp.where(keep, slope - of_q, 0))[0]
+            slope = jnp.where(keep, slope - of_q, 0)
+            gradient = drawer.along_path(p, path, key, group, element, self.samples, slope)
             squares = jax.tree.map(lambda leaf: jnp.where(keep, leaf**2, 0).sum(-1), score)
             return jnp.where(real, log_q, 0), (gradient, squares)
 
-        def tile(rows: Rows, u: Array, slope: Array):
+        def tile(rows: Rows, u: Array, slope: Array, path: Any):
             real = jnp.ones(len(rows.elements), bool) if rows.real is None else rows.real
             where = (rows.keys, rows.groups, rows.elements, real)
-            log_q, found = jax.vmap(one)(rows.prepared.params, *where, u, slope)
+            log_q, found = jax.vmap(one)(rows.prepared.params, *where, u, slope, path)
             return (log_q.sum(0), num_floored(latent, rows, u, self.counts)), found
 
         return tile

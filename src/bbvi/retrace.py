@@ -11,15 +11,21 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.sums import Piece, Walk
-from bbvi.traces import called, reached, run
+from bbvi.traces import Special, called, reached, run
 
 Rewrite = Callable[[Any, list[Any]], list[Any]]
 
 
-def retrace(closed: ClosedJaxpr, rewrites: dict[Any, Rewrite]) -> ClosedJaxpr:
-    """The same trace with these variables' equations replaced, and without calls of functions inside it."""
+def retrace(closed: ClosedJaxpr, rewrites: dict[Any, Rewrite], keep: Special | None = None) -> ClosedJaxpr:
+    """The same trace with these variables' equations replaced, and without calls of functions inside it.
+
+    `keep(equation, inputs, source)` may bind a call that is to be kept.
+    """
 
     def special(eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
+        kept = None if keep is None else keep(eqn, values, source)
+        if kept is not None:
+            return kept
         rewrite, inner = rewrites.get(eqn.outvars[0]) if eqn.outvars else None, called(eqn)
         if rewrite is not None:
             return rewrite(eqn, values)

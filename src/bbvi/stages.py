@@ -5,18 +5,19 @@ for all draws and chunks of draws. The rest falls into stages at the values that
 short loops faster than a long one, and would otherwise compute a value again for each result that needs it.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
 from bbvi.marks import is_mark
 from bbvi.retrace import retrace
-from bbvi.traces import reached, run
+from bbvi.traces import CUSTOM, bind_custom, reached, run
 
 
 def run_time_true(key: Array) -> Array:
@@ -36,6 +37,11 @@ def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
     return jax.lax.cond(on, stage, zeros, *arguments)
 
 
+def stored(on: Array, values: Any) -> Any:
+    """The same values, computed once and for all that follows."""
+    return materialise(on, lambda same: same, values)
+
+
 _MOVES = frozenset("slice squeeze reshape expand_dims broadcast_in_dim transpose copy".split())
 
 
@@ -51,7 +57,7 @@ class Staged:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(params, *draw)
         #: what the function returns
         self.shape = shape
-        self._closed, self._tree = retrace(closed, {}), jax.tree.structure(shape)
+        self._traced, self._closed, self._tree = closed, retrace(closed, {}), jax.tree.structure(shape)
         self._num = len(jax.tree.leaves(params))
         jaxpr = self._closed.jaxpr
         entered = reached(jaxpr, jaxpr.invars[self._num :])
@@ -88,18 +94,41 @@ class Staged:
         last = self._stage(self._closed.jaxpr.outvars, len(self._marks))
         return [*[lambda *a, s=step: s(*a)[0] for step in steps], lambda *a: jax.tree.unflatten(self._tree, last(*a))]
 
+    def again(self, params: Any, stored: Sequence[Array], *draw: Any) -> Any:
+        """The result from the values of all stages but the last, as a function of the parameters that has a derivative."""
+        jaxpr, num = self._whole.jaxpr, self._num
+        drawn, moved = reached(jaxpr, jaxpr.invars[num:]), reached(jaxpr, jaxpr.invars[:num])
+        marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in drawn]
+        still = [(eqn, value) for eqn, value in zip(marks, stored, strict=True) if eqn.outvars[0] not in moved]
+        inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
+        made = run(self._whole, inputs, jaxpr.outvars, _with_own_derivative, given=_at_marks(still))
+        return jax.tree.unflatten(self._tree, made)
+
+    @functools.cached_property
+    def _whole(self) -> ClosedJaxpr:
+        """The trace with functions that have a derivative of their own left whole."""
+        return retrace(self._traced, {}, _with_own_derivative)
+
     def _stage(self, outputs: Sequence[Any], number: int) -> Callable[..., list[Array]]:
         def stage(params: Any, before: Array, earlier: Sequence[Array], *draw: Any) -> list[Array]:
-            given, offset = {}, 0
+            given: dict[Any, Array] = {}
+            offset = 0
             for variable in self._kept:
                 size = int(np.prod(variable.aval.shape))
                 given[variable] = before[offset : offset + size].reshape(variable.aval.shape)
                 offset += size
-            for eqn, value in zip(self._marks[:number], earlier, strict=True):
-                given[eqn.outvars[0]] = value
-                if not isinstance(eqn.invars[0], Literal):
-                    given[eqn.invars[0]] = value
+            given |= _at_marks(zip(self._marks[:number], earlier, strict=True))
             inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
             return run(self._closed, inputs, outputs, given=given)
 
         return stage
+
+
+def _with_own_derivative(eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
+    return bind_custom(eqn, values) if eqn.primitive.name in CUSTOM else None
+
+
+def _at_marks(values: Iterable[tuple[Any, Array]]) -> dict[Any, Array]:
+    """The value of each mark, before and behind it."""
+    atoms = [(atom, value) for eqn, value in values for atom in (eqn.outvars[0], eqn.invars[0])]
+    return {atom: value for atom, value in atoms if not isinstance(atom, Literal)}

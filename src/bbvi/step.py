@@ -18,6 +18,7 @@ from bbvi.evaluate import Batch, Lambda
 from bbvi.gradient import AbstractGradient, Estimate
 from bbvi.groups import AbstractGroups, Cohort, Stream
 from bbvi.optimizers import Families, ascend, ascend_rows, init_rows
+from bbvi.stages import run_time_true, stored
 from bbvi.stop import AbstractStop, Info
 from bbvi.target import Target
 
@@ -178,9 +179,8 @@ class Loop:
                 self.target, state.params["globals"], data, batch, draws=draws, key=key, room=room
             )
 
-        draws, estimate, num_draws = self.draws.estimate(
-            by, state.draws, state.step, key=self.draws_key(key, state.step), room=room
-        )
+        at = stored(run_time_true(key), self.draws_key(key, state.step))
+        draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, room=room)
         before, after, optimizer = self._ascend(state, estimate, batch)
         broken = self._broken(estimate, after)
         good = broken < 0

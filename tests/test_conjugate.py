@@ -7,11 +7,9 @@ import pytest
 
 import bbvi
 
-_rng = np.random.default_rng(0)
-
 
 def normal_normal():
-    y = _rng.normal(3.0, 2.0, 50)
+    y = np.random.default_rng(0).normal(3.0, 2.0, 50)
 
     def log_joint(z, y):
         return dist.Normal(0, 10).log_prob(z["x"]) + dist.Normal(z["x"], 2).log_prob(y).sum()
@@ -21,7 +19,7 @@ def normal_normal():
 
 
 def gamma_poisson():
-    y = _rng.poisson(4.5, 30)
+    y = np.random.default_rng(0).poisson(4.5, 30)
 
     def log_joint(z, y):
         return dist.Gamma(2, 1).log_prob(z["x"]) + dist.Poisson(z["x"]).log_prob(y).sum()
@@ -30,7 +28,7 @@ def gamma_poisson():
 
 
 def beta_bernoulli():
-    y = _rng.binomial(1, 0.3, 40)
+    y = np.random.default_rng(0).binomial(1, 0.3, 40)
 
     def log_joint(z, y):
         return dist.Beta(1, 1).log_prob(z["x"]) + dist.Bernoulli(z["x"]).log_prob(y).sum()
@@ -39,7 +37,7 @@ def beta_bernoulli():
 
 
 def dirichlet_categorical():
-    y = _rng.choice(4, 60, p=[0.1, 0.2, 0.3, 0.4])
+    y = np.random.default_rng(0).choice(4, 60, p=[0.1, 0.2, 0.3, 0.4])
 
     def log_joint(z, y):
         return dist.Dirichlet(jnp.ones(4)).log_prob(z["x"]) + dist.Categorical(z["x"]).log_prob(y).sum()

@@ -11,7 +11,11 @@ import pytest
 from jax.scipy.special import logsumexp
 
 import bbvi
+from bbvi.counter import Address
+from bbvi.draws import Drawer
+from bbvi.families import Dirichlet
 from bbvi.model import bind
+from bbvi.samplers import log_gamma
 from bbvi.slopes import Slopes
 from bbvi.target import find_target
 
@@ -132,6 +136,58 @@ def assert_same_mean(one, other, errors=4.5):
             error = np.hypot(one.standard_error[name][p], other.standard_error[name][p])
             gap = np.abs(np.asarray(mean) - np.asarray(other.mean[name][p]))
             assert np.all(gap <= errors * error + 1e-4 * (1 + np.abs(mean))), (name, p, gap / error)
+
+
+# ---- paths: a draw's derivatives are kept, or what they are computed from -------------------------------------------
+
+
+@jax.custom_jvp
+def three_gammas(address, a):
+    return jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(3, dtype=jnp.uint32))
+
+
+@functools.partial(three_gammas.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    address, a = primals
+    return jax.jvp(lambda a: three_gammas.__wrapped__(address, a), (a,), (tangents[1],))
+
+
+class OwnDerivative(Dirichlet):
+    """Draws by a function with a derivative of its own, in which values are stored on the way."""
+
+    def sample(self, params, address):
+        draws = three_gammas(address, self._concentrations(params))
+        return draws - logsumexp(draws)
+
+
+PATHS = {name: latent for name, (latent, _) in FAMILIES.items()} | {
+    "Dirichlet": bbvi.simplex(3), "own derivative": bbvi.simplex(3, q=OwnDerivative(3)),
+    "FullRank": bbvi.real(3, q=bbvi.FullRank()), "LowRank": bbvi.positive(3, q=bbvi.LowRank(1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("draws", [bbvi.MonteCarlo(7), bbvi.QuasiMonteCarlo(8)])
+def test_the_path_that_is_kept_is_that_of_the_draw(name, draws):
+    latent = PATHS[name]
+    model = bbvi.Model(lambda z, _: jnp.sum(z["x"]), x=latent)
+    problem, _, _ = bind(model, None)
+    target = find_target(problem, None, None)
+    draws = draws.arranged(problem, target.blankets, 1)
+    params = at_start(model).params["x"]
+    family, drawer = latent.family, Drawer(draws, "x", latent, paths=True)
+    words, samples = (jnp.array([3, 4], jnp.uint32), jnp.uint32(0), jnp.uint32(5)), jnp.arange(7, dtype=jnp.uint32)
+
+    def draw(p):
+        return jax.vmap(lambda s: draws.sample("x", family, p, Address(*words, s)), out_axes=-1)(samples)
+
+    one = jax.tree.map(lambda leaf: leaf[None], (params, *words))
+    u, path = drawer.coordinates(True, drawer.prepare(one[0]), *one[1:], samples)
+    expected, back = jax.vjp(draw, params)
+    np.testing.assert_allclose(u[0], expected, rtol=1e-5, atol=1e-5)
+    slope = jnp.asarray(np.random.default_rng(0).normal(size=expected.shape), jnp.float32)
+    found = drawer.along_path(params, jax.tree.map(lambda leaf: leaf[0], path), *words, samples, slope)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, back(slope)[0])
 
 
 # ---- hierarchies -------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def new_scratch(target: Target, scene: Scene, num_samples: int) -> Scratch:
 
 
 def drawn(scene: Scene, name: str, on: Array, samples: Array, into: Array | None) -> Any:
-    """Draws of a latent, `(rows, *event, samples)`, with their derivatives where its drawer has them."""
+    """Draws of a latent, `(rows, *event, samples)`, with their paths where its drawer keeps them."""
     rows = scene.rows[name]
 
     def tile(rows: Rows) -> tuple[tuple[()], Any]:

@@ -99,7 +99,9 @@ class Staged:
         jaxpr, num = self._whole.jaxpr, self._num
         drawn, moved = reached(jaxpr, jaxpr.invars[num:]), reached(jaxpr, jaxpr.invars[:num])
         marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in drawn]
-        still = [(eqn, value) for eqn, value in zip(marks, stored, strict=True) if eqn.outvars[0] not in moved]
+        if len(marks) != len(stored):  # some are inside a function with a derivative of its own
+            marks = []
+        still = [(eqn, value) for eqn, value in zip(marks, stored, strict=False) if eqn.outvars[0] not in moved]
         inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
         made = run(self._whole, inputs, jaxpr.outvars, _with_own_derivative, given=_at_marks(still))
         return jax.tree.unflatten(self._tree, made)

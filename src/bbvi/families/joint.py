@@ -244,9 +244,8 @@ class JointNormal(AbstractFamily):
         }
 
     def sample(self, params, address: Address):
-        num = self.covariance.num_normals(self._size)
-        elements = address.element * jnp.uint32(num) + jnp.arange(num, dtype=jnp.uint32)
-        noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(elements)
+        parts = jnp.arange(self.covariance.num_normals(self._size), dtype=jnp.uint32)
+        noise = jax.vmap(lambda part: standard_normal(address, part))(parts)
         return params["loc"] + jnp.exp(params["scale"]) * self.covariance.correlate(params, noise)
 
     def value(self, coordinates):

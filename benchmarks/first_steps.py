@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--fits", type=int, default=3)
     options = parser.parse_args()
     print(f"jax {jax.__version__}, bbvi {bbvi.__version__}, Python {platform.python_version()}, {platform.machine()}")
-    (data,) = data_sets(Plan(size="quick", num_patients=options.patients))
+    data = data_sets(Plan(num_patients=options.patients))[0]
     model, cohort = MODELS["Gamma-Normal-TS"].build(len(data.train.names), data.settings), data.train.ragged()
     seconds: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
     elbos: dict[str, list[float]] = {name: [] for name in ESTIMATORS}

@@ -55,6 +55,23 @@ def test_the_yardstick_runs():
     assert sum("ms CPU" in line for line in lines) == 2
 
 
+def test_the_first_steps_are_shown_for_both_estimators():
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "first_steps.py"),
+        "--patients",
+        "10",
+        "--steps",
+        "2",
+        "--fits",
+        "1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    shown = [line.split() for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in shown] == ["Score()", "Pathwise()"]
+    assert all(float(row[1]) > 0 and float(row[-1].replace(",", "")) < 0 for row in shown)
+
+
 @pytest.mark.slow
 def test_the_variance_beside_the_yardsticks_is_shown_for_all_parameters():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick_variance.py"), "--quick"]

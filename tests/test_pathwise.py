@@ -176,7 +176,7 @@ def test_the_path_that_is_kept_is_that_of_the_draw(name, draws):
     draws = draws.arranged(problem, target.blankets, 1)
     params = at_start(model).params["x"]
     family, drawer = latent.family, Drawer(draws, "x", latent, paths=True)
-    words, samples = (jnp.array([3, 4], jnp.uint32), jnp.uint32(0), jnp.uint32(5)), jnp.arange(7, dtype=jnp.uint32)
+    words, samples = (jnp.array([3, 4], jnp.uint32), jnp.uint32(0), jnp.uint32(0)), jnp.arange(7, dtype=jnp.uint32)
 
     def draw(p):
         return jax.vmap(lambda s: draws.sample("x", family, p, Address(*words, s)), out_axes=-1)(samples)

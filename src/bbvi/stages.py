@@ -94,14 +94,14 @@ class Staged:
         last = self._stage(self._closed.jaxpr.outvars, len(self._marks))
         return [*[lambda *a, s=step: s(*a)[0] for step in steps], lambda *a: jax.tree.unflatten(self._tree, last(*a))]
 
-    def again(self, params: Any, stored: Sequence[Array], *draw: Any) -> Any:
+    def again(self, params: Any, values: Sequence[Array], *draw: Any) -> Any:
         """The result from the values of all stages but the last, as a function of the parameters that has a derivative."""
         jaxpr, num = self._whole.jaxpr, self._num
         drawn, moved = reached(jaxpr, jaxpr.invars[num:]), reached(jaxpr, jaxpr.invars[:num])
         marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in drawn]
-        if len(marks) != len(stored):  # some are inside a function with a derivative of its own
+        if len(marks) != len(values):  # some are inside a function with a derivative of its own
             marks = []
-        still = [(eqn, value) for eqn, value in zip(marks, stored, strict=False) if eqn.outvars[0] not in moved]
+        still = [(eqn, value) for eqn, value in zip(marks, values, strict=False) if eqn.outvars[0] not in moved]
         inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
         made = run(self._whole, inputs, jaxpr.outvars, _with_own_derivative, given=_at_marks(still))
         return jax.tree.unflatten(self._tree, made)

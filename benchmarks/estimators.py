@@ -19,13 +19,13 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bbvi
-from bbvi.compiler import for_many_runs
-from bbvi.counter import fold, seed_key
-from bbvi.gradient import AbstractGradient
-from bbvi.mixed import Mixed
-from bbvi.model import bind
-from bbvi.slopes import smooth_latents
-from bbvi.target import Target, find_target
+from bbvi.blankets.analysis import Target, find_target
+from bbvi.gradients.mixed import Mixed
+from bbvi.gradients.score import AbstractGradient
+from bbvi.gradients.slopes import smooth_latents
+from bbvi.model.model import bind
+from bbvi.numerics.address import fold, seed_key
+from bbvi.numerics.xla import for_many_runs
 
 SCORE = bbvi.Score()
 

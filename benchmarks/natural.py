@@ -19,7 +19,7 @@ import optax
 from jax.scipy.special import digamma, gammaln
 
 import bbvi
-from bbvi.stop import AbstractStop
+from bbvi.fitting.stop import AbstractStop
 
 GAP, IN_A_ROW = 0.05, 20
 NUM_ROWS, BATCH = 1000, 50

@@ -16,8 +16,8 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bbvi
-from bbvi.blankets import find_blankets
-from bbvi.model import bind
+from bbvi.blankets.blankets import find_blankets
+from bbvi.model.model import bind
 
 PLAIN = bbvi.Score(rao_blackwell=False)
 NUM_LABS, NUM_FACTORS = 17, 5

@@ -12,15 +12,15 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bbvi
-from bbvi.batches import by_bucket
-from bbvi.counter import seed_key
-from bbvi.draws import AbstractDraws
-from bbvi.evaluate import Batch
-from bbvi.groups import AbstractGroups, Cohort
-from bbvi.model import bind
-from bbvi.moments import full_gradient
-from bbvi.posterior import own_lengths
-from bbvi.target import find_target
+from bbvi.blankets.analysis import find_target
+from bbvi.diagnostics.moments import full_gradient
+from bbvi.draws.batch import by_bucket
+from bbvi.draws.draws import AbstractDraws
+from bbvi.gradients.evaluate import Batch
+from bbvi.model.groups import AbstractGroups, Cohort
+from bbvi.model.model import bind
+from bbvi.numerics.address import seed_key
+from bbvi.posterior.posterior import own_lengths
 
 # ---- draws that are given, not drawn ------------------------------------------------------------------------
 

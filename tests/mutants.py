@@ -51,7 +51,7 @@ MUTANTS = {
     "PlugIn in place of LeaveOneOut": Mutant(
         "gradient.py",
         "variate = NoControlVariate() if self.control_variate is None else self.control_variate",
-        "from bbvi.control_variates import PlugIn\n\n        variate = NoControlVariate() if self.control_variate is None else PlugIn()",
+        "from bbvi.gradients.control_variates import PlugIn\n\n        variate = NoControlVariate() if self.control_variate is None else PlugIn()",
         "leave_one_out_has_no_bias or unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
     "padding counted in the score": Mutant(

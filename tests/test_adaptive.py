@@ -12,14 +12,14 @@ from checkpoint_worker import run
 from test_checkpoint import assert_same_run
 
 import bbvi
-from bbvi.adaptive import Measured, measured, next_level
-from bbvi.counter import fold, seed_key
-from bbvi.gradient import Estimate
-from bbvi.mixed import Mixed
-from bbvi.model import bind
-from bbvi.target import find_target
+from bbvi.blankets.analysis import find_target
+from bbvi.gradients.adaptive import Measured, measured, next_level
+from bbvi.gradients.mixed import Mixed
+from bbvi.gradients.score import Estimate
+from bbvi.model.model import bind
+from bbvi.numerics.address import fold, seed_key
 
-FIT, CHUNKS = sys.modules["bbvi.fit"], sys.modules["bbvi.chunks"]
+FIT, CHUNKS = sys.modules["bbvi.fitting.fit"], sys.modules["bbvi.fitting.run"]
 DRAWS, FEW = bbvi.AdaptiveDraws(4, 15), bbvi.AdaptiveDraws(4, 16)
 BOTH = Mixed((("x", bbvi.Pathwise()), ("b", bbvi.LocalExpectation(joint=False))))
 

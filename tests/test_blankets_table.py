@@ -17,8 +17,8 @@ import pytest
 from jax import lax
 
 import bbvi
-from bbvi.blankets import find_blankets
-from bbvi.model import bind
+from bbvi.blankets.blankets import find_blankets
+from bbvi.model.model import bind
 
 # compiling is most of the time here
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -27,7 +27,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 class Found(NamedTuple):
     """What the library found: which factor element reads which latent element (a factor of q), and their values."""
 
-    latents: dict[str, bbvi.latents.Latent]
+    latents: dict[str, bbvi.model.latents.Latent]
     elements: list[tuple[str, tuple[int, ...]]]
     matrix: np.ndarray
     evaluate: Callable[[Any], tuple[np.ndarray, np.ndarray]]

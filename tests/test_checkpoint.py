@@ -16,7 +16,7 @@ import pytest
 from checkpoint_worker import STEPS, Y, model, run
 
 import bbvi
-from bbvi.storage import read
+from bbvi.posterior.storage import read
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
 
@@ -202,9 +202,9 @@ def test_ctrl_c_is_not_lost_where_python_drops_exceptions(where, tmp_path, monke
 
     if where == "while the bar is drawn":
         bar = contextlib.nullcontext(third_call_interrupts)
-        monkeypatch.setattr(sys.modules["bbvi.fit"], "progress_bar", lambda *_: bar)
+        monkeypatch.setattr(sys.modules["bbvi.fitting.fit"], "progress_bar", lambda *_: bar)
     else:
-        monkeypatch.setattr(sys.modules["bbvi.chunks"], "save_checkpoint", third_call_interrupts)
+        monkeypatch.setattr(sys.modules["bbvi.fitting.run"], "save_checkpoint", third_call_interrupts)
     posterior = run(tmp_path / "state.npz", steps=500_000, stop=bbvi.Budget(seconds=10))
     assert posterior.stopped == "interrupted"
     assert len(posterior.history) > 0

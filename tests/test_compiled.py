@@ -6,7 +6,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi import compiled, compiler
+from bbvi.fitting import cache as compiled
+from bbvi.numerics import xla as compiler
 
 FEW = bbvi.Budget(steps=3)
 Y = np.array([1.0, 2.0, 3.0])

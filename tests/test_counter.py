@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 import bbvi
-from bbvi.counter import Address, fold, fold_names, seed_key, threefry
+from bbvi.numerics.address import Address, fold, fold_names, seed_key, threefry
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_uniforms_are_uniform_open_and_uncorrelated():
 
 
 def test_extreme_words_stay_inside_the_open_interval():
-    from bbvi.counter import _open_unit
+    from bbvi.numerics.address import _open_unit
 
     ends = np.asarray(_open_unit(jnp.array([0, 0xFFFFFFFF], jnp.uint32)))
     assert ends[0] > 0 and ends[1] < 1

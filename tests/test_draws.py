@@ -7,9 +7,9 @@ import pytest
 from test_variance import gamma_chain
 
 import bbvi
-from bbvi.counter import seed_key
-from bbvi.model import bind
-from bbvi.target import find_target
+from bbvi.blankets.analysis import find_target
+from bbvi.model.model import bind
+from bbvi.numerics.address import seed_key
 
 
 def estimate(num, chunk=None, variate=None):

@@ -12,9 +12,9 @@ import scipy.special
 import scipy.stats
 
 import bbvi
-from bbvi.counter import Address, seed_key
-from bbvi.draws import MonteCarlo, draw_latent, latent_values
+from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values
 from bbvi.families import constrain, score
+from bbvi.numerics.address import Address, seed_key
 
 
 def from_docs():

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bbvi
-from bbvi.colouring import colour, is_valid
-from bbvi.gamma_quantile import log_ratio_to_mean
-from bbvi.proposals import GammaStep
+from bbvi.blankets.colouring import colour, is_valid
+from bbvi.numerics.gamma_quantile import log_ratio_to_mean
+from bbvi.sampling.proposals import GammaStep
 
 CHAINS = {"num_draws": 2000, "num_burn_in": 500, "seed": 3}
 
@@ -252,7 +252,7 @@ def test_buckets_do_not_change_the_draws(monkeypatch):
     model, cohort, _ = ragged_normal(lengths=(2, 2, 9))
     options = {"num_draws": 10, "num_burn_in": 10, "num_chains": 2}
     whole = bbvi.metropolis_within_gibbs(model, cohort, **options).posterior
-    monkeypatch.setattr("bbvi.gibbs._WORTH_BUCKETS", 0)
+    monkeypatch.setattr("bbvi.sampling.sample._WORTH_BUCKETS", 0)
     parts = bbvi.metropolis_within_gibbs(model, cohort, **options).posterior
     for name in whole.data_vars:
         assert np.allclose(whole[name], parts[name], rtol=1e-3, atol=1e-3, equal_nan=True), name
@@ -319,10 +319,10 @@ def gamma_normal_ts(num_factors=3, num_labs=4):
 @pytest.mark.parametrize("num_factors", [2, 3, 5])
 def test_the_papers_time_series_needs_as_few_colours_as_any_colouring(num_factors, monkeypatch):
     """K elements of a row of W, and of x at a visit, share a factor; the offsets share none."""
-    from bbvi.chains import Schedule
-    from bbvi.gibbs import _prepare
+    from bbvi.sampling.chains import Schedule
+    from bbvi.sampling.sample import _prepare
 
-    monkeypatch.setattr("bbvi.gibbs._WORTH_BUCKETS", 0)
+    monkeypatch.setattr("bbvi.sampling.sample._WORTH_BUCKETS", 0)
     model, cohort = gamma_normal_ts(num_factors)
     run = _prepare(model, cohort, bbvi.Coordinatewise(), Schedule(1, 1, 1), 1, 0, None, None)
     for moves, names in zip(run.scene.moves, [("W",), *[("o", "x")] * 3], strict=False):

@@ -11,8 +11,8 @@ import pytest
 from exact import FLAT, HIERARCHICAL, Exact, largest_gap
 
 import bbvi
-from bbvi.control_variates import sum_over_samples
-from bbvi.mixed import Mixed
+from bbvi.gradients.control_variates import sum_over_samples
+from bbvi.gradients.mixed import Mixed
 
 UNBIASED = {
     "Eq. 3": bbvi.Score(rao_blackwell=False, control_variate=None),
@@ -78,8 +78,8 @@ def test_blocks_and_tiles_do_not_change_the_gradient(name, estimator, monkeypatc
     for numbers in ([0, 1, 2], [2, 0]):
         truth = model.expected(estimator, 2, numbers=numbers)
         for floats in (1, 1 << 30):
-            monkeypatch.setattr(sys.modules["bbvi.evaluate"], "_FLOATS_PER_BLOCK", floats)
-            monkeypatch.setattr(sys.modules["bbvi.rows"], "_FLOATS_PER_TILE", floats)
+            monkeypatch.setattr(sys.modules["bbvi.gradients.evaluate"], "_FLOATS_PER_BLOCK", floats)
+            monkeypatch.setattr(sys.modules["bbvi.draws.rows"], "_FLOATS_PER_TILE", floats)
             assert largest_gap(model.expected(estimator, 2, numbers=numbers), truth) < ROUNDING
             monkeypatch.undo()
 

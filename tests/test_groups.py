@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bbvi
-from bbvi.groups import ArrayGroups, Cohort, Stream, as_groups, is_number_list
+from bbvi.model.groups import ArrayGroups, Cohort, Stream, as_groups, is_number_list
 
 
 def test_missing_splits_values_from_what_was_observed():

@@ -14,9 +14,9 @@ import optax
 import pytest
 
 import bbvi
-from bbvi.groups import Cohort
+from bbvi.model.groups import Cohort
 
-FIT, CHUNKS = sys.modules["bbvi.fit"], sys.modules["bbvi.chunks"]
+FIT, CHUNKS = sys.modules["bbvi.fitting.fit"], sys.modules["bbvi.fitting.run"]
 Y = np.array([0.5, 1.5, 1.0, -0.5, 2.0, 0.0])
 FEW = bbvi.MonteCarlo(12)
 

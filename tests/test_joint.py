@@ -8,7 +8,7 @@ import pytest
 from numpyro.distributions import biject_to
 
 import bbvi
-from bbvi.counter import seed_key
+from bbvi.numerics.address import seed_key
 
 COVARIANCES = {"FullRank": bbvi.FullRank(), "LowRank": bbvi.LowRank(2)}
 SUPPORTS = {

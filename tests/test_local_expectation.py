@@ -12,12 +12,12 @@ from exact import FLAT, HIERARCHICAL, largest_gap
 from test_gradient import ROUNDING, exact
 
 import bbvi
-from bbvi.counter import seed_key
-from bbvi.evaluate import draw_values
-from bbvi.mixed import Mixed
-from bbvi.model import bind
-from bbvi.moments import full_gradient
-from bbvi.target import find_target
+from bbvi.blankets.analysis import find_target
+from bbvi.diagnostics.moments import full_gradient
+from bbvi.gradients.evaluate import draw_values
+from bbvi.gradients.mixed import Mixed
+from bbvi.model.model import bind
+from bbvi.numerics.address import seed_key
 
 ONE_BY_ONE, TOGETHER = bbvi.LocalExpectation(joint=False), bbvi.LocalExpectation()
 FINITE = [
@@ -161,7 +161,7 @@ def by_score():
 @pytest.mark.parametrize("gradient", [ONE_BY_ONE, TOGETHER])
 def test_beside_continuous_latents_in_ragged_groups_the_mean_is_that_of_the_score(gradient, by_score, monkeypatch):
     start, settings, other = by_score
-    monkeypatch.setattr(sys.modules["bbvi.every_value"], "_MOST_TIMES", 3)
+    monkeypatch.setattr(sys.modules["bbvi.gradients.every_value"], "_MOST_TIMES", 3)
     choice = {"rate": bbvi.Score(), "sticky": gradient, "state": gradient, "level": bbvi.Score()}
     mixed = Mixed(tuple(choice.items()))
     one = bbvi.gradient_moments(*ragged_mixture(), start, gradient=mixed, repeats=4000, seed=1, **settings)

@@ -9,8 +9,8 @@ from exact import HIERARCHICAL, largest_gap
 from test_gradient import FEWEST, ROUNDING, UNBIASED, exact
 
 import bbvi
-from bbvi.batches import draw_groups
-from bbvi.counter import seed_key
+from bbvi.draws.batch import draw_groups
+from bbvi.numerics.address import seed_key
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])  # and all 3, without batches, in test_gradient.py

@@ -12,7 +12,7 @@ from test_families import CONTINUOUS, DISCRETE, grid, log_mass, parameters
 import bbvi
 from bbvi.families import AbstractFamily, Dirichlet, constrain, score
 from bbvi.families.scalar import Scalar
-from bbvi.optimizers import ascend, check_optimizer
+from bbvi.fitting.optimizers import ascend, check_optimizer
 
 
 def latent_of(name):

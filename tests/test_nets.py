@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 from scipy.stats import qmc
 
-from bbvi.counter import Address, fold, seed_key
-from bbvi.nets import SobolNet, directions
+from bbvi.numerics.address import Address, fold, seed_key
+from bbvi.numerics.nets import SobolNet, directions
 
 BITS, DIMENSIONS = 5, 12
 

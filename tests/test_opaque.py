@@ -15,9 +15,9 @@ import pytest
 import scipy.sparse as sparse
 
 import bbvi
-from bbvi.blankets import find_blankets
-from bbvi.groups import first_row
-from bbvi.model import bind
+from bbvi.blankets.blankets import find_blankets
+from bbvi.model.groups import first_row
+from bbvi.model.model import bind
 
 ROOT = Path(__file__).parent.parent
 FEW = bbvi.Budget(steps=6)

@@ -7,7 +7,7 @@ import pytest
 
 import bbvi
 from bbvi.families import Normal
-from bbvi.optimizers import ascend, ascend_rows, check_optimizer, init_rows
+from bbvi.fitting.optimizers import ascend, ascend_rows, check_optimizer, init_rows
 
 
 def test_adagrad_is_equation_11():

@@ -11,13 +11,13 @@ import pytest
 from jax.scipy.special import logsumexp
 
 import bbvi
-from bbvi.counter import Address
-from bbvi.draws import Drawer
+from bbvi.blankets.analysis import find_target
+from bbvi.draws.draws import Drawer
 from bbvi.families import Dirichlet
-from bbvi.model import bind
-from bbvi.samplers import log_gamma
-from bbvi.slopes import Slopes
-from bbvi.target import find_target
+from bbvi.gradients.slopes import Slopes
+from bbvi.model.model import bind
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import log_gamma
 
 DRAWS = bbvi.MonteCarlo(10)
 

@@ -13,14 +13,14 @@ from test_gradient import exact, slope_of_eight
 from test_variance import gamma_chain
 
 import bbvi
-from bbvi.control_variates import LeaveOneOut
-from bbvi.counter import seed_key
-from bbvi.dimensions import dimensions
-from bbvi.draws import draw_latent
-from bbvi.mixed import Mixed
-from bbvi.model import bind
-from bbvi.nets import MOST_DIMENSIONS
-from bbvi.target import find_target
+from bbvi.blankets.analysis import find_target
+from bbvi.draws.dimensions import dimensions
+from bbvi.draws.draws import draw_latent
+from bbvi.gradients.control_variates import LeaveOneOut
+from bbvi.gradients.mixed import Mixed
+from bbvi.model.model import bind
+from bbvi.numerics.address import seed_key
+from bbvi.numerics.nets import MOST_DIMENSIONS
 
 ESTIMATORS = {
     "cross-fitted": bbvi.Score(),
@@ -237,7 +237,7 @@ def test_chunks_of_samples_change_rounding_only(chunk):
 def test_a_run_is_the_same_in_chunks_of_steps(monkeypatch):
     settings = {"draws": bbvi.QuasiMonteCarlo(8), "stop": bbvi.Budget(steps=12)}
     whole = bbvi.fit(pair(), **settings)
-    monkeypatch.setattr(sys.modules["bbvi.chunks"], "_SECONDS_PER_CHUNK", 1e-9)
+    monkeypatch.setattr(sys.modules["bbvi.fitting.run"], "_SECONDS_PER_CHUNK", 1e-9)
     jax.tree.map(np.testing.assert_array_equal, whole.params, bbvi.fit(pair(), **settings).params)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bbvi.counter import Address, fold, seed_key, threefry
+from bbvi.numerics.address import Address, fold, seed_key, threefry
 
 LEVEL = 1e-4
 ELEMENTS, SAMPLES = 256, 1024

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
-from bbvi.patterns import Listed, Reduction, Scattered, recognise
-from bbvi.read_sets import matrix
-from bbvi.reads import reads
+from bbvi.blankets.patterns import Listed, Reduction, Scattered, recognise
+from bbvi.blankets.read_sets import matrix
+from bbvi.blankets.reads import reads
 
 VECTOR = jax.ShapeDtypeStruct((6,), jnp.float32)
 MATRIX = jax.ShapeDtypeStruct((3, 4), jnp.float32)

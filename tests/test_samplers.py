@@ -7,10 +7,10 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from bbvi.counter import Address, fold, seed_key
-from bbvi.gamma_quantile import log_gamma_quantile
-from bbvi.poisson_quantile import poisson_quantile
-from bbvi.samplers import inverse_normal, log_gamma
+from bbvi.numerics.address import Address, fold, seed_key
+from bbvi.numerics.gamma_quantile import log_gamma_quantile
+from bbvi.numerics.poisson_quantile import poisson_quantile
+from bbvi.numerics.samplers import inverse_normal, log_gamma
 
 SHAPES = (1e-3, 1e-2, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 100.0, 1e4)
 DEVIATES = np.linspace(-5.3, 5.3, 601)

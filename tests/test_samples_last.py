@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import bbvi
-import bbvi.samples_last
-from bbvi import compiled, special
-from bbvi.samples_last import Last, run_last
+import bbvi.blankets.jaxpr.samples
+from bbvi.blankets.jaxpr.samples import Last, run_last
+from bbvi.fitting import cache as compiled
+from bbvi.numerics import special
 
 SHAPES = [jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)]
 X, Y = np.array([0.5, 2.0, 7.0], np.float32)[:, None] + np.linspace(0, 3, 5, dtype=np.float32), np.float32([1, -2, 3])
@@ -65,7 +66,7 @@ def test_lgamma_is_replaced_unless_one_opts_out():
 def test_the_opt_out_reaches_the_fit(gradient, monkeypatch):
     """With the fast ones broken, a fit that opted out does not see them."""
     compiled._kept.clear()
-    monkeypatch.setitem(bbvi.samples_last._FASTER, "lgamma", lambda x: x * jnp.nan)
+    monkeypatch.setitem(bbvi.blankets.jaxpr.samples._FASTER, "lgamma", lambda x: x * jnp.nan)
     model = bbvi.Model(lambda z, _: -(z["z"] ** 2) - jax.scipy.special.gammaln(z["z"]), z=bbvi.positive())
     few = bbvi.Budget(steps=3)
     good = bbvi.fit(model, gradient=gradient, stop=few, fast_lgamma=False)

@@ -8,7 +8,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bbvi.special import digamma, lgamma, quick_log, trigamma_excess
+from bbvi.numerics.special import digamma, lgamma, quick_log, trigamma_excess
 
 BOUND = 1e-6
 TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.float32(1e30))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bbvi
-from bbvi.storage import check_same_model, describe, flatten, read, unflatten, write
+from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
 
 names = st.text(alphabet="abcαβ_0", min_size=1, max_size=4)
 trees = st.recursive(

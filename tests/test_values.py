@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bbvi.values import Ragged, Table
+from bbvi.posterior.values import Ragged, Table
 
 
 def visits(group_axis=0, draws=()):

@@ -1,4 +1,4 @@
-"""Fit the table of `bbvi.gamma_quantile`: the quantile function of every gamma of shape 1 and above.
+"""Fit the table of `bbvi.numerics.gamma_quantile`: the quantile function of every gamma of shape 1 and above.
 
 With x = Phi^-1(u) and s = 1 / sqrt(a), the quantile z of Gamma(a, 1) is log z = log a + s x + s**2 Q(x, s), where Q
 is analytic in both. Its nearest singularities in x lie about -2.5 +- 2.5 i over s, so that x is cut in two pieces; each
@@ -15,7 +15,7 @@ from scipy.special import gammainccinv, gammaincinv, ndtr
 ENDS = (-5.45, -1.2, 5.45)  # uniforms of 23 bits give |x| < 5.3
 DEGREE_X, DEGREE_S = 13, 24
 SMALLEST_S = 0.003  # below, SciPy's inverse is off in the lower tail
-TABLE = Path(__file__).parents[1] / "src/bbvi/gamma_quantile.csv"
+TABLE = Path(__file__).parents[1] / "src/bbvi/numerics/gamma_quantile.csv"
 
 
 def exact(x, s):

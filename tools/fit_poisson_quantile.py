@@ -1,4 +1,4 @@
-"""Fit the table of `bbvi.poisson_quantile`: the quantile function of every Poisson of rate 20 and above.
+"""Fit the table of `bbvi.numerics.poisson_quantile`: the quantile function of every Poisson of rate 20 and above.
 
 With x = Phi^-1(u) and s = 1 / sqrt(rate), the a with P(Gamma(a) > rate) = u is rate + x / s + R(x, s). R is smooth in
 both: a polynomial in x (Chebyshev) whose coefficients are polynomials in s (Chebyshev, on [0, LARGEST_S]).
@@ -12,7 +12,7 @@ from scipy.special import gammainc, gammaincc, ndtr
 
 END, LARGEST_S, SMALLEST_S = 5.45, 20**-0.5, 0.003
 DEGREE_X, DEGREE_S = 15, 8
-TABLE = Path(__file__).parents[1] / "src/bbvi/poisson_quantile.csv"
+TABLE = Path(__file__).parents[1] / "src/bbvi/numerics/poisson_quantile.csv"
 
 
 def exact(x, s):

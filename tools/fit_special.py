@@ -1,4 +1,4 @@
-"""Fit the polynomials of `bbvi.special` and of the inverse normal; prints what those files hold."""
+"""Fit the polynomials of `bbvi.numerics.special` and of the inverse normal; prints what those files hold."""
 
 import numpy as np
 import scipy.special

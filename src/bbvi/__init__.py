@@ -1,31 +1,42 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
-from bbvi.adaptive import AdaptiveDraws
-from bbvi.auto import Auto
-from bbvi.control_variates import CrossFit, LeaveOneOut, PlugIn
-from bbvi.converged import Converged
-from bbvi.draws import MonteCarlo
-from bbvi.explain import explain
+from bbvi.diagnostics.explain import explain
+from bbvi.diagnostics.moments import gradient_moments
+from bbvi.diagnostics.predict import predictive_log_likelihood
+from bbvi.draws.draws import MonteCarlo
+from bbvi.draws.quasi import QuasiMonteCarlo
 from bbvi.families import FullRank, LowRank
-from bbvi.fit import fit, iterate
-from bbvi.gamma_e import GammaE
-from bbvi.gibbs import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
-from bbvi.gradient import Score
-from bbvi.groups import missing, ragged
-from bbvi.latents import binary, categorical, count, interval, one_hot, ordered, positive, real, simplex, unit_interval
-from bbvi.local_expectation import LocalExpectation
-from bbvi.metropolis import AllAtOnce, Coordinatewise
-from bbvi.mixing import mixing
-from bbvi.model import HierarchicalModel, Model
-from bbvi.moments import gradient_moments
-from bbvi.natural import natural
-from bbvi.opaque import opaque
-from bbvi.optimizers import adagrad, robbins_monro
-from bbvi.pathwise import Pathwise
-from bbvi.posterior import Posterior, load
-from bbvi.predict import predictive_log_likelihood
-from bbvi.quasi import QuasiMonteCarlo
-from bbvi.stop import Budget, ParameterChange
+from bbvi.families.gamma_e import GammaE
+from bbvi.fitting.converged import Converged
+from bbvi.fitting.fit import fit, iterate
+from bbvi.fitting.natural import natural
+from bbvi.fitting.optimizers import adagrad, robbins_monro
+from bbvi.fitting.stop import Budget, ParameterChange
+from bbvi.gradients.adaptive import AdaptiveDraws
+from bbvi.gradients.auto import Auto
+from bbvi.gradients.control_variates import CrossFit, LeaveOneOut, PlugIn
+from bbvi.gradients.local_expectation import LocalExpectation
+from bbvi.gradients.pathwise import Pathwise
+from bbvi.gradients.score import Score
+from bbvi.model.groups import missing, ragged
+from bbvi.model.latents import (
+    binary,
+    categorical,
+    count,
+    interval,
+    one_hot,
+    ordered,
+    positive,
+    real,
+    simplex,
+    unit_interval,
+)
+from bbvi.model.model import HierarchicalModel, Model
+from bbvi.model.opaque.function import opaque
+from bbvi.posterior.posterior import Posterior, load
+from bbvi.sampling.mixing import mixing
+from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
+from bbvi.sampling.sweep import AllAtOnce, Coordinatewise
 
 __version__ = "0.1.0"
 

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
 
-from bbvi.counter import Address
+from bbvi.numerics.address import Address
 
 Params = dict[str, Array]
 

@@ -11,11 +11,11 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, log_smallest, smallest
-from bbvi.marks import mark
-from bbvi.samplers import log_gamma
-from bbvi.special import lgamma, trigamma_excess
+from bbvi.numerics.address import Address
+from bbvi.numerics.marks import mark
+from bbvi.numerics.samplers import log_gamma
+from bbvi.numerics.special import lgamma, trigamma_excess
 
 
 class Beta(AbstractFamily):

@@ -8,12 +8,12 @@ from jax.nn import sigmoid, softplus
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import Parameter, smallest
 from bbvi.families.discrete import Categorical, Poisson
 from bbvi.families.scalar import AbstractLaw
-from bbvi.samplers import log_gamma, standard_exponential
-from bbvi.special import lgamma, polynomial
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import log_gamma, standard_exponential
+from bbvi.numerics.special import lgamma, polynomial
 
 _MANY = 10.0  # concentrations from which Stirling's series is exact
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260)

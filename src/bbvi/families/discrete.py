@@ -8,9 +8,9 @@ from jax.nn import log_softmax, sigmoid, softplus
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, constrain, smallest
-from bbvi.samplers import poisson
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import poisson
 
 
 class Bernoulli(AbstractFamily):

@@ -6,11 +6,11 @@ import scipy.special
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
-from bbvi.marks import mark
-from bbvi.samplers import log_gamma
-from bbvi.special import lgamma, trigamma_excess
+from bbvi.numerics.address import Address
+from bbvi.numerics.marks import mark
+from bbvi.numerics.samplers import log_gamma
+from bbvi.numerics.special import lgamma, trigamma_excess
 
 
 def _gamma_log_prob(log_concentration: Array, log_mean: Array, log_z: Array) -> Array:

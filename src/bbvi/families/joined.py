@@ -8,9 +8,9 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.normal import TransformedNormal
+from bbvi.numerics.address import Address
 
 #: the family of each number of a part, which says what its coordinates are, and how many numbers it has
 Part = tuple[AbstractFamily, int]

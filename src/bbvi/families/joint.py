@@ -15,9 +15,9 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params
-from bbvi.samplers import standard_normal
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import standard_normal
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 _RIDGE = 1e-3

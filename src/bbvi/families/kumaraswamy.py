@@ -9,11 +9,11 @@ from jax.nn import softplus
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import Parameter
 from bbvi.families.beta import Beta
 from bbvi.families.scalar import AbstractLaw
-from bbvi.samplers import standard_exponential
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import standard_exponential
 
 _SMALL, _LARGE = -8.0, 15.0
 

@@ -7,9 +7,9 @@ import scipy.special
 from jaxtyping import Array
 from numpyro.distributions import biject_to, constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, log_smallest, smallest
-from bbvi.samplers import standard_normal
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import standard_normal
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 

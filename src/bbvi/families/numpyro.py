@@ -11,18 +11,18 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, constrain
 from bbvi.families.beta import Beta, Dirichlet
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
+from bbvi.families.gamma_e import GammaE
 from bbvi.families.kumaraswamy import Kumaraswamy
 from bbvi.families.normal import LogNormal, Normal
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
 from bbvi.families.scalar import AbstractLaw, Scalar
-from bbvi.gamma_e import GammaE
+from bbvi.numerics.address import Address
 
 # in numpyro these are functions that choose a class by the argument they get
 _FACTORIES: dict[Any, type[dist.Distribution]] = {

@@ -6,9 +6,9 @@ import numpy as np
 from jax.nn import log_softmax, softmax
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.discrete import Categorical
+from bbvi.numerics.address import Address
 
 
 class _OneHot(constraints.ParameterFreeConstraint):

@@ -5,11 +5,11 @@ import numpy as np
 import scipy.stats
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import Parameter
 from bbvi.families.gamma import Gamma
 from bbvi.families.scalar import AbstractLaw
-from bbvi.samplers import standard_exponential, standard_normal
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import standard_exponential, standard_normal
 
 _HALF_LOG_HALF_PI = 0.5 * np.log(np.pi / 2)
 

@@ -7,12 +7,12 @@ from jax.nn import softplus
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.counter import Address
 from bbvi.families.abstract import Parameter, Params
 from bbvi.families.normal import Normal
 from bbvi.families.scalar import AbstractLaw
-from bbvi.samplers import log_gamma, standard_normal
-from bbvi.special import lgamma, quick_log
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import log_gamma, standard_normal
+from bbvi.numerics.special import lgamma, quick_log
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 _MANY = 10.0  # degrees of freedom from which a series is exact

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.counter import Address
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain
+from bbvi.numerics.address import Address
 
 
 class AbstractLaw(eqx.Module):

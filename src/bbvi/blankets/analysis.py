@@ -1,0 +1,84 @@
+"""What is fitted: the problem and its blankets, for all groups and for each bucket of groups of similar length."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from bbvi.blankets.blankets import Blankets, find_blankets
+from bbvi.model.groups import AbstractGroups, Cohort, Stream, cut_rows, first_row
+from bbvi.model.model import Problem
+
+
+class Bucket(NamedTuple):
+    """Groups of similar length: the problem at their common padded lengths, and its blankets."""
+
+    problem: Problem
+    blankets: Blankets
+    #: elements of the factors of one group, for one draw
+    floats_per_draw: int
+
+
+class Target(NamedTuple):
+    """What is fitted, and whether the globals are fitted or held.
+
+    `buckets` are those of a ragged cohort, and `axes` the ragged axis of each of its fields.
+    """
+
+    problem: Problem
+    blankets: Blankets
+    floats_per_draw: int
+    fit_globals: bool
+    buckets: tuple[Bucket, ...] = ()
+    axes: Mapping[str, str] = {}
+    #: the latents whose gradient is wanted, None for all
+    wanted: frozenset[str] | None = None
+
+    def fitted(self, with_groups: bool) -> list[str]:
+        """The latents whose gradient a step estimates, with a batch of groups or without."""
+        names = [*(self.problem.globals if self.fit_globals else ()), *(self.problem.locals if with_groups else ())]
+        return [name for name in names if self.wanted is None or name in self.wanted]
+
+    @property
+    def whole(self) -> Bucket:
+        """All groups, as long as the longest."""
+        return Bucket(self.problem, self.blankets, self.floats_per_draw)
+
+
+def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
+    """The shapes of one group's row, with the ragged axes of a cohort cut to these lengths."""
+    if isinstance(groups, Stream):
+        return first_row(groups)
+
+    def first(groups: AbstractGroups) -> Any:
+        rows = groups.take(np.array([0]))
+        if lengths is not None and isinstance(groups, Cohort):
+            rows = cut_rows(rows, groups.axes, lengths)
+        return jax.tree.map(lambda leaf: leaf[0], rows)
+
+    return eqx.filter_eval_shape(first, groups)
+
+
+def find_target(
+    problem: Problem,
+    data: Any,
+    groups: AbstractGroups | None,
+    *,
+    fit_globals: bool = True,
+    fast_lgamma: bool = True,
+) -> Target:
+    """Read off the blankets of a problem, for each bucket of its groups."""
+    row = None if groups is None else row_shapes(groups)
+    blankets, floats = find_blankets(problem, data, row, fast_lgamma=fast_lgamma)
+    target = Target(problem, blankets, floats, fit_globals)
+    # what an opaque function reads was learnt at the full length
+    if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
+        return target
+    buckets = []
+    for lengths in groups.buckets[:-1]:
+        row = row_shapes(groups, lengths)
+        short = problem.at(lengths)
+        buckets.append(Bucket(short, *find_blankets(short, data, row, fast_lgamma=fast_lgamma)))
+    return target._replace(buckets=(*buckets, target.whole), axes=groups.axes)

@@ -1,0 +1,255 @@
+"""Section 3.1: the factors of log p and, for each factor of q, those in its blanket.
+
+log p_i of Eq. 6 is the sum of the factors that read z_i. Arrays here have samples on the last axis.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+from jax.extend.core import ClosedJaxpr
+from jaxtyping import Array
+
+from bbvi.blankets.jaxpr.run import all_consts
+from bbvi.blankets.jaxpr.samples import Last, run_last
+from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
+from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
+from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
+from bbvi.blankets.reads import Lost, reads
+from bbvi.blankets.terms import Factors, is_array
+from bbvi.model.model import Problem, Terms, Values
+from bbvi.model.opaque.host import PLACE_WORDS
+
+Patterns = Mapping[str, Mapping[str, AbstractPattern]]
+#: of each array of factors, its sums over some axes
+Sums = dict[str, dict[tuple[int, ...], Array]]
+
+
+class Part(NamedTuple):
+    """One function's factors, and what was found about them."""
+
+    factors: Any
+    function: "Traced | None"
+    patterns: dict[str, dict[str, AbstractPattern]]
+    look_ups: dict[str, list[AbstractLookedUp]]
+    indices: Callable[[Any], list[Array]]
+    shapes: dict[str, tuple[int, ...]]
+    lost: list[Lost]
+
+    def traced(self) -> list[Any]:
+        """The trace, as text, and the arrays in it."""
+        if self.function is None:
+            return []
+        closed = self.function.closed
+        return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
+
+
+_NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
+
+
+class Traced:
+    """The trace of all factors, evaluated for many samples at once."""
+
+    def __init__(self, closed: ClosedJaxpr, names: list[str], *, fast_lgamma: bool):
+        self.closed, self.fast_lgamma, self._names = closed, fast_lgamma, names
+
+    def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
+        """The arrays of factors; `logs` are the logarithms of those latents that have one."""
+        arrays, _ = eqx.partition(constant, is_array)
+        last = [
+            Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
+        ]
+        return self._run([*last, *jax.tree.leaves(arrays)], num)
+
+    def over_groups(self, beta: Values, z: Values, logs: Values, rows: Any, num: int) -> Terms:
+        """The same at one sample of the globals, with `num` groups on the last axis of the locals and the rows."""
+        local = [Last(z[n], _known(logs.get(n))) for n in sorted(z)]
+        return self._run([*(beta[n] for n in sorted(beta)), *local, *map(Last, jax.tree.leaves(rows))], num)
+
+    def _run(self, inputs: list[Any], num: int) -> Terms:
+        typed: list[Any] = []
+        for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
+            if isinstance(value, Last):
+                typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
+            else:
+                typed.append(jnp.asarray(value, variable.aval.dtype))
+        values = run_last(self.closed, typed, self.closed.jaxpr.outvars, num, fast_lgamma=self.fast_lgamma)
+        return dict(zip(self._names, values, strict=True))
+
+
+def _known(log: Array | None) -> Callable[[], Array] | None:
+    return None if log is None else lambda: log
+
+
+class Blankets:
+    """The factors of log p, and for each latent the patterns by which it sums those that read it.
+
+    `prior` is about the factors that no group owns, `group` about those of one group; `look_ups` about those of one
+    group that read elements of a latent which the group's data choose.
+    """
+
+    def __init__(self, prior: Part, group: Part, num_groups: int):
+        assert not prior.look_ups, "the data that no group owns are known"
+        self._prior, self._group = prior, group
+        self.prior, self.group, self.look_ups = prior.patterns, group.patterns, group.look_ups
+        self.num_groups = num_groups
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What was found in the function no group owns and in those of a group."""
+        return (self._prior, self._group) if self.num_groups else (self._prior,)
+
+    @property
+    def fast_lgamma(self) -> bool:
+        """Whether lgamma and digamma are replaced by faster ones."""
+        assert self._prior.function is not None
+        return self._prior.function.fast_lgamma
+
+    def prior_factors(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
+        """The factors that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
+        assert self._prior.function is not None
+        return self._prior.function((beta,), (logs or {},), data, num)
+
+    def group_factors(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
+        """The factors of one group, for `num` samples on the last axis; `logs` are known logarithms."""
+        assert self._group.function is not None
+        return self._group.function((beta, z), (logs or {}, logs or {}), row, num)
+
+    def factors_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
+        """The factors of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
+        assert self._group.function is not None
+        return self._group.function.over_groups(beta, z, logs, rows, num)
+
+    def indices(self, row: Any) -> list[Array]:
+        """What each look-up by the data of a group looks up."""
+        return self._group.indices(row)
+
+    def sums(self, part: Patterns, terms: Terms) -> Sums:
+        """The sums over axes of the terms that any latent needs, each once, and those over all."""
+        wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
+        for of_latent in part.values():
+            for name, pattern in of_latent.items():
+                if isinstance(pattern, Reduction):
+                    wanted[name][pattern.summed] = None
+        found: Sums = {}
+        for name, term in terms.items():
+            made = {axes: term.sum(axes) for axes in wanted[name] if axes}
+            smallest = min(made.values(), key=lambda leaf: leaf.size, default=term)
+            everything = tuple(range(term.ndim - 1))
+            made[everything] = made.get(everything, smallest.sum(tuple(range(smallest.ndim - 1))))
+            found[name] = made
+        return found
+
+    def log_p(self, part: Patterns, latent: str, terms: Terms, sums: Sums) -> Array | float:
+        """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it.
+
+        `sums` are those of `Blankets.sums`. An axis along which all factors have the same may have size 1.
+        """
+        total: Array | float = 0.0
+        for name, pattern in part.get(latent, {}).items():
+            if isinstance(pattern, Reduction) and pattern.summed:
+                total = total + pattern.arranged(sums[name][pattern.summed])
+            else:
+                total = total + pattern.sum(terms[name])
+        return total
+
+    def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
+        """The sums for the elements of `latent` that these groups' data choose: terms and indices with groups first."""
+        return [item.sum(terms[item.term], indices) for item in self.look_ups.get(latent, [])]
+
+    def log_p_looked_up(self, latent: str, sums: list[Array]) -> Array | float:
+        """The share of `looked_up` in log p_i."""
+        total: Array | float = 0.0
+        for item, value in zip(self.look_ups.get(latent, []), sums, strict=True):
+            total = total + item.spread(value)
+        return total
+
+
+def find_blankets(problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True) -> tuple[Blankets, int]:
+    """Trace the model once and read off its blankets; also the number of term elements in one group.
+
+    With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit.
+    """
+    dummy = {name: _dummy(problem, name) for name in problem.latents}
+    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_place())
+    beta = {name: dummy[name] for name in problem.globals} | place
+    z = {name: dummy[name] for name in problem.locals} | place
+    prior = _part(problem, problem.prior_terms, (beta,), data, known=True, fast_lgamma=fast_lgamma)
+    group = _NOTHING
+    if problem.num_groups:
+        group = _part(problem, problem.group_terms, (beta, z), row, known=False, fast_lgamma=fast_lgamma)
+    blankets = Blankets(prior, group, problem.num_groups)
+    unread = [n for n in problem.latents if n not in prior.patterns | group.patterns and n not in group.look_ups]
+    if unread:
+        raise ValueError(
+            f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
+            "use it in the function or remove its declaration"
+        )
+    return blankets, max(sum(int(np.prod(s)) for s in part.shapes.values()) for part in (prior, group))
+
+
+def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
+    latent = problem.latents[name]
+    dtype = int if latent.family.is_discrete() else float
+    return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _part(
+    problem: Problem,
+    function: Callable[..., Terms],
+    latents: tuple[Any, ...],
+    constant: Any,
+    *,
+    known: bool,
+    fast_lgamma: bool,
+) -> Part:
+    factors = Factors(function, latents, constant, known=known)
+    arrays, static = eqx.partition(constant, is_array)
+    found = reads(lambda given, a: factors(*given, eqx.combine(a, static)), latents, arrays, known=known)
+    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
+    width += sum(look_up.size for look_up in found.look_ups)
+    shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
+    lost = list(found.lost)
+    patterns: dict[str, dict[str, AbstractPattern]] = {}
+    look_ups: dict[str, list[AbstractLookedUp]] = {}
+    for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
+        if num_pairs(output) > MOST_PAIRS:
+            output = everything([output], (1,))
+            lost.append(Lost(factors.lines[term], "too many pairs of elements to keep apart"))
+        crowded = output is not None and output.ids.shape != shape
+        pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
+        offset = 0
+        for leaf, name in enumerate(name for part in latents for name in sorted(part)):
+            if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
+                offset += PLACE_WORDS
+                continue
+            event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
+            first, offset = offset, offset + int(np.prod(factor_shape)) * event
+            direct = _merged(sparse.csr_array(pairs[:, first:offset]), event)
+            chosen = looked_up(term, shape, pairs, found.look_ups, leaf, factor_shape, event)
+            if chosen and not direct.nnz and not crowded:
+                look_ups.setdefault(name, []).extend(chosen)
+            elif chosen or (direct.nnz and crowded):
+                # read directly and by a look-up: no element may be counted twice, so each counts for all
+                if chosen:
+                    lost.append(
+                        Lost(factors.lines[term], f"{name!r} is read by an index in the data and otherwise too")
+                    )
+                patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
+            elif direct.nnz:
+                patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
+    function = Traced(found.closed, list(shapes), fast_lgamma=fast_lgamma)
+    shapes = {name: shapes[name] for name in factors.names}
+    return Part(factors, function, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
+
+
+def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:
+    """Elements of one vector, such as a Dirichlet's, are one factor of q."""
+    if event == 1:
+        return block
+    merge = sparse.csr_array(sparse.kron(sparse.eye_array(block.shape[1] // event), np.ones((event, 1), np.int32)))
+    return sparse.csr_array((block @ merge).astype(bool))

@@ -1,0 +1,202 @@
+"""Checks around the first step: blankets that hold, padding that no term sees, and what was not finite."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.blankets.blankets import Blankets
+from bbvi.draws.draws import AbstractDraws
+from bbvi.gradients.evaluate import Batch, Lambda, draw_values, group_terms, prior_terms, total
+from bbvi.model.groups import AbstractGroups, Cohort, first_row
+from bbvi.model.model import Problem, Terms
+from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import for_one_run
+
+_NUM_DRAWS = 2
+_NUM_GROUPS = 4
+_NUM_MOVES = 4
+_SHARES = (0.5, 0.25, 0.1)
+
+
+def check_padding(problem: Problem, groups: Cohort) -> None:
+    """Change padded latents and padded rows of a few groups: no term may move."""
+    generator = np.random.default_rng(0)
+
+    def padded_otherwise(z: Any, other: Any, groups: Cohort, group: Array) -> tuple[Any, Any, Any]:
+        """A group's row, with other padded latents, and with other padded data."""
+        row, own = groups.take(group), groups.lengths(group)
+        mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
+        return row, mixed, _other_padding(groups, row, own)
+
+    otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
+    # the same program each time, so that the same numbers give the same bits
+    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS), **for_one_run())
+
+    def values(names: Any) -> dict[str, Any]:
+        return {
+            name: np.moveaxis(problem.latents[name].some_values(problem.lengths, _NUM_DRAWS, generator), 0, -1)
+            for name in names
+        }
+
+    beta = values(problem.globals)
+    own_lengths = groups.lengths(np.arange(problem.num_groups)).values()
+    # the groups with most padding on each axis: a full one could not show that its padding is read
+    shortest = [np.argsort(np.asarray(own), kind="stable")[:_NUM_GROUPS] for own in own_lengths]
+    for group in np.unique(np.concatenate(shortest)):
+        z = values(problem.locals)
+        row, mixed, moved = otherwise(z, values(problem.locals), groups, jnp.asarray(group))
+        terms, axis = terms_at(beta, z, row), next(iter(groups.longest))
+        _check_same(terms, terms_at(beta, mixed, row), int(group), "latents", axis)
+        _check_same(terms, terms_at(beta, z, moved), int(group), "data", axis)
+
+
+def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
+    """Move a few latent elements: no factor outside their blankets may move."""
+    generator = np.random.default_rng(0)
+    moves: list[tuple[str, np.ndarray]] = []
+    for name in problem.latents:
+        size = int(np.prod(problem.shape(name)))
+        moves += [(name, np.arange(size) == factor) for factor in generator.permutation(size)[:_NUM_MOVES]]
+        # many at once: what reads none of them must not move
+        moves += [(name, generator.random(size) < share) for share in _SHARES if size > _NUM_MOVES]
+    values = {}
+    for name, latent in problem.latents.items():
+        base, other = latent.some_values(problem.lengths, 2, generator)
+        columns = np.repeat(base[..., None], len(moves) + 1, axis=-1)
+        flat = columns.reshape(int(np.prod(problem.shape(name))), *latent.event, len(moves) + 1)
+        changed = other.reshape(flat.shape[:-1])
+        for column, (moved, chosen) in enumerate(moves, start=1):
+            if moved == name:
+                flat[chosen, ..., column] = changed[chosen]
+        values[name] = flat.reshape(columns.shape)
+    place = problem.no_place(len(moves) + 1)
+    beta = {name: values[name] for name in problem.globals} | place
+
+    def prior(b: Any, d: Any) -> tuple[Terms, Terms]:
+        return blankets.prior_factors(b, d, len(moves) + 1), prior_terms(problem, b, d, len(moves) + 1)
+
+    def group(b: Any, z: Any, row: Any) -> tuple[Terms, Terms]:
+        return blankets.group_factors(b, z, row, len(moves) + 1), group_terms(problem, b, z, row, len(moves) + 1)
+
+    factors, terms = eqx.filter_jit(prior, **for_one_run())(beta, data)
+    _check_moves(factors, blankets.prior, moves, tuple(problem.opaque))
+    _check_totals(factors, terms)
+    if groups is not None:
+        row = first_row(groups)
+        z = {name: values[name] for name in problem.locals} | place
+        factors, terms = jax.jit(group, **for_one_run())(beta, z, row)
+        look_ups = blankets.look_ups, blankets.indices(row)
+        _check_moves(factors, blankets.group, moves, tuple(problem.opaque), look_ups)
+        _check_totals(factors, terms)
+
+
+def _check_totals(factors: Terms, terms: Terms) -> None:
+    """The factors must add up to what the function returned."""
+    arrays, returned = jax.device_get((factors, terms))
+    one, other = np.asarray(total(arrays), np.float64), np.asarray(total(returned), np.float64)
+    size = total({name: np.abs(leaf) for name, leaf in arrays.items()})
+    if not np.all((np.abs(one - other) <= 1e-3 * (1 + size)) | ~np.isfinite(other)):
+        raise RuntimeError(
+            f"the factors found in the log joint add up to {one[0]}, the function returns {other[0]}: "
+            "does it hide state or randomness? If not, this is a bug in bbvi: please report it"
+        )
+
+
+def _check_moves(
+    terms: Terms, part: Any, moves: list[tuple[str, np.ndarray]], opaque: tuple[str, ...], look_ups: Any = ({}, [])
+) -> None:
+    chosen, indices = look_ups
+    for term, value in terms.items():
+        flat = np.asarray(value).reshape(-1, len(moves) + 1)
+        for column, (latent, factors) in enumerate(moves, start=1):
+            # a loop that goes on until all elements are done rounds one by the others
+            rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
+            moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
+            pattern = part.get(latent, {}).get(term)
+            inside = pattern.readers(factors) if pattern is not None else np.zeros(len(flat), bool)
+            for item in chosen.get(latent, []):
+                if item.term == term:
+                    inside = inside | (item.pairs(indices)[:, factors].sum(1) > 0)
+            if (moved & ~inside).any():
+                element = int(np.flatnonzero(moved & ~inside)[0])
+                which = np.flatnonzero(factors)
+                those = f"element {which[0]}" if len(which) == 1 else f"some of {len(which)} elements"
+                seen = f"{term}, element {element}, changed with {those} of latent {latent!r}, which"
+                if term.startswith(opaque):
+                    raise RuntimeError(
+                        f"{seen} it was not found to read: it reads more at some values than at others. Declare with "
+                        "bbvi.opaque(fn, reads=...) all that its terms can read"
+                    )
+                raise RuntimeError(
+                    f"{seen} its trace does not show: does the function hide state or randomness? If not, this is a bug in "
+                    "bbvi: please report it"
+                )
+
+
+def _beyond_length(problem: Problem, name: str, value: Any, other: Any, own: dict[str, Any]) -> Any:
+    """`value` where the group is, `other` where its padding is."""
+    keep = problem.locals[name].mask(problem.lengths, own)
+    return jnp.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, other)
+
+
+def _other_padding(groups: Cohort, row: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    moved = dict(row)
+    for name, axis in groups.axes.items():
+        value = row[name]
+        keep = (jnp.arange(value.shape[0]) < own[axis]).reshape(-1, *[1] * (value.ndim - 1))
+        other = ~value if value.dtype == bool else value + jnp.ones((), value.dtype)
+        moved[name] = jnp.where(keep, value, other)
+    return moved
+
+
+def _check_same(terms: Terms, moved: Terms, group: int, what: str, axis: str) -> None:
+    for name, term in terms.items():
+        if not np.array_equal(np.asarray(term), np.asarray(moved[name]), equal_nan=True):
+            raise ValueError(
+                f"{name} changes with the padded {what} of group {group}: padding is counted as if it were data. Mask "
+                f'the term before it is summed: jnp.where(row["mask"][{axis!r}], term, 0), with [:, None] for each further axis'
+            )
+
+
+def raise_if_not_finite(
+    problem: Problem, params: Lambda, data: Any, batch: Batch | None, *, draws: AbstractDraws, key: Key
+) -> None:
+    """Evaluate the first step's draws once more and raise at the first term that is not finite."""
+    samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
+    beta, _ = draw_values(problem, problem.globals, params, draws=draws, key=key, samples=samples)
+    _check_finite(prior_terms(problem, beta, data, len(samples)), beta, None)
+    if batch is None:
+        return
+    for i, group in enumerate(np.asarray(batch.groups)):
+        row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
+        at = fold(key, int(group))
+        z, _ = draw_values(
+            problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
+        )
+        _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
+
+
+def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> None:
+    where = "" if group is None else f" in group {group}"
+    for name, term in terms.items():
+        array = np.asarray(term)
+        bad = ~np.isfinite(array)
+        if not bad.any():
+            continue
+        index = np.argwhere(bad)[0]
+        value, sample = array[tuple(index)], index[-1]
+        element = [int(i) for i in index[:-1]] or ""
+        at = ", ".join(
+            f"{latent} = {np.array2string(np.asarray(v)[..., sample], precision=4, threshold=6)}"
+            for latent, v in values.items()
+        )
+        reason = (
+            "q puts mass where p has none: declare a narrower support, or give an init= inside p's"
+            if value == -np.inf
+            else "check the function for divisions by zero, logs of negative numbers and overflow, or give an init="
+        )
+        raise ValueError(f"{name}{element} is {value}{where} at a draw from the starting q ({at}); {reason}")

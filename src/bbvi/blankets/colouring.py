@@ -1,0 +1,210 @@
+"""Section 5.3 on the structure of section 3.1: which latent elements can move together.
+
+Elements that share no factor of log p are independent given all the others, so that one vector move of all of them is
+the same as one move after another. A colouring splits the elements into such sets.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.sparse as sparse
+
+from bbvi.blankets.blankets import Blankets, Patterns
+from bbvi.blankets.look_ups import AbstractLookedUp
+from bbvi.blankets.patterns import AbstractPattern, Reduction
+from bbvi.model.model import Problem
+
+Colours = dict[str, np.ndarray]
+
+
+class Move(NamedTuple):
+    """Colours in which the same latents have elements, to be moved one after the other."""
+
+    names: tuple[str, ...]
+    colours: tuple[int, ...]
+
+
+def colour(reads: sparse.csr_array) -> np.ndarray:
+    """A colour for each column such that no row has two columns of one colour.
+
+    The better of two greedy rules, first fit and next fit. Next fit goes on from the colour before, which is what a
+    grid needs: there first fit can take one colour too many.
+    """
+    first, following = first_fit(reads), _greedy(reads, cyclic=True)
+    return first if first.max(initial=0) <= following.max(initial=0) else following
+
+
+def first_fit(reads: sparse.csr_array) -> np.ndarray:
+    """A colour for each column by first fit: those of the first columns do not change when others follow."""
+    return _greedy(reads, cyclic=False)
+
+
+def _greedy(reads: sparse.csr_array, *, cyclic: bool) -> np.ndarray:
+    columns = sparse.csc_array(reads)
+    members = np.split(columns.indices, columns.indptr[1:-1])
+    used = [0] * reads.shape[0]  # for each row the set of its colours, as bits
+    found, last, num = np.zeros(len(members), int), -1, 0
+    for element, rows in enumerate(members):
+        taken = 0
+        for row in rows:
+            taken |= used[row]
+        free = ~taken & ((1 << num) - 1)
+        ahead = free >> (last + 1) << (last + 1) if cyclic else free
+        chosen = ahead or free
+        last = (chosen & -chosen).bit_length() - 1 if chosen else num
+        num = max(num, last + 1)
+        found[element] = last
+        for row in rows:
+            used[row] |= 1 << last
+    return found
+
+
+def is_valid(reads: sparse.csr_array, colours: np.ndarray) -> bool:
+    """Whether no row has two columns of one colour."""
+    classes = sparse.csr_array((np.ones(len(colours), int), (np.arange(len(colours)), colours)))
+    return bool((reads.astype(int) @ classes).max() <= 1) if reads.nnz else True
+
+
+def moves(colours: Colours) -> list[Move]:
+    """The colours by the latents that have elements in them."""
+    number = 1 + max((int(c.max()) for c in colours.values() if c.size), default=-1)
+    by_names: dict[tuple[str, ...], list[int]] = {}
+    for c in range(number):
+        names = tuple(name for name, of_latent in colours.items() if (of_latent == c).any())
+        by_names.setdefault(names, []).append(c)
+    return [Move(names, tuple(numbers)) for names, numbers in by_names.items()]
+
+
+def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_array:
+    """Factors by the elements of the globals; `rows` are all groups, first, for look-ups by their data."""
+    blocks = list(_blocks(problem, problem.globals, blankets.prior))
+    if problem.num_groups:
+        blocks += _blocks(problem, problem.globals, blankets.group)
+        if any(name in blankets.look_ups for name in problem.globals):
+            for group in range(problem.num_groups):
+                row = jax.tree.map(lambda leaf, g=group: leaf[g], rows)
+                blocks += _looked_up(problem, problem.globals, blankets, row)
+    return _distinct(blocks, _width(problem, problem.globals))
+
+
+def possible_reads(
+    problem: Problem, names: Mapping[str, Any], part: Patterns, look_ups: Mapping[str, Sequence[AbstractLookedUp]]
+) -> sparse.csr_array:
+    """Factors of one part by the elements of these latents; a look-up by the data of a group may read any element."""
+    blocks = list(_blocks(problem, names, part))
+    for term in dict.fromkeys(item.term for name in names for item in look_ups.get(name, [])):
+        chosen = {name for name in names if any(item.term == term for item in look_ups.get(name, []))}
+        row = []
+        for name in names:
+            direct = part.get(name, {}).get(term)
+            read = np.full(int(np.prod(problem.shape(name))), name in chosen)
+            row.append(read if direct is None else read | (np.asarray(direct.pairs().sum(0)).ravel() > 0))
+        blocks.append(sparse.csr_array(np.concatenate(row)[None]))
+    return _distinct(blocks, _width(problem, names))
+
+
+def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:
+    """Factors of one group by the elements of its locals."""
+    for name in problem.locals:
+        if name in blankets.look_ups:
+            raise ValueError(
+                f"Gibbs: which elements of the local latent {name!r} a factor reads depends on the group's data, so that "
+                "no colouring is common to all groups; write the look-up as a product with an indicator matrix"
+            )
+    return _distinct(_blocks(problem, problem.locals, blankets.group), _width(problem, problem.locals))
+
+
+def reads_in_any_group(problem: Problem, blankets: Blankets, names: Mapping[str, Any]) -> sparse.csr_array:
+    """Factors by the elements of these latents, whatever the data look up: then a factor may read all of a latent."""
+    blocks = list(_blocks(problem, names, blankets.prior)) + list(_blocks(problem, names, blankets.group))
+    for term in dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, [])):
+        read = [
+            term in blankets.group.get(name, {}) or any(item.term == term for item in blankets.look_ups.get(name, []))
+            for name in names
+        ]
+        sizes = [int(np.prod(problem.shape(name))) for name in names]
+        blocks.append(sparse.csr_array(np.repeat(read, sizes)[None]))
+    return _distinct(blocks, _width(problem, names))
+
+
+def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Colours:
+    """One array for each latent, in the shape of its factors of q."""
+    out, offset = {}, 0
+    for name in names:
+        shape = problem.shape(name)
+        size = int(np.prod(shape))
+        out[name] = colours[offset : offset + size].reshape(shape)
+        offset += size
+    return out
+
+
+def cut(colours: Colours, problem: Problem, blankets: Blankets) -> Colours:
+    """The colours of longer groups for shorter ones, which then move in the same order; others if these would not do."""
+    corner = {n: c[tuple(slice(size) for size in problem.shape(n))] for n, c in colours.items()}
+    reads = local_reads(problem, blankets)
+    flat = np.concatenate([c.ravel() for c in corner.values()])
+    return corner if is_valid(reads, flat) else by_latent(problem, problem.locals, colour(reads))
+
+
+def _width(problem: Problem, names: Iterable[str]) -> int:
+    return sum(int(np.prod(problem.shape(name))) for name in names)
+
+
+def _blocks(problem: Problem, names: Mapping[str, Any], part: Patterns) -> Iterable[sparse.csr_array]:
+    """For each array of factors that reads any of these latents, its elements by theirs."""
+    terms = dict.fromkeys(term for name in names for term in part.get(name, {}))
+    for term in terms:
+        yield _joined(problem, {name: part.get(name, {}).get(term) for name in names})
+
+
+def _joined(problem: Problem, patterns: Mapping[str, AbstractPattern | None]) -> sparse.csr_array:
+    present = {name: pattern for name, pattern in patterns.items() if pattern is not None}
+    reductions = [pattern for pattern in present.values() if isinstance(pattern, Reduction)]
+    pairs = {}
+    if len(reductions) == len(present):
+        # along an axis that all of them sum over, all elements read the same
+        kept = {axis for pattern in reductions for axis in pattern.matched}
+        shape = tuple(size if axis in kept else 1 for axis, size in enumerate(reductions[0].term_shape))
+        for name, pattern in zip(present, reductions, strict=True):
+            pairs[name] = Reduction(shape, pattern.factor_shape, pattern.matched).pairs()
+    else:
+        pairs = {name: pattern.pairs() for name, pattern in present.items()}
+    num = next(iter(pairs.values())).shape[0]
+    empty = {name: sparse.csr_array((num, int(np.prod(problem.shape(name)))), dtype=bool) for name in patterns}
+    return sparse.csr_array(sparse.hstack(list((empty | pairs).values()), format="csr"))
+
+
+def _looked_up(problem: Problem, names: Mapping[str, Any], blankets: Blankets, row: Any) -> Iterable[sparse.csr_array]:
+    """One group's factors by the elements that its data choose, with those that it reads in any case."""
+    indices = blankets.indices(row)
+    terms = dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, []))
+    for term in terms:
+        parts = []
+        for name in names:
+            chosen = [item.pairs(indices) for item in blankets.look_ups.get(name, []) if item.term == term]
+            direct = blankets.group.get(name, {}).get(term)
+            parts.append([*chosen, *([] if direct is None else [direct.pairs()])])
+        num = next(pairs for found in parts for pairs in found).shape[0]
+        columns = [
+            sum(found[1:], found[0])
+            if found
+            else sparse.csr_array((num, int(np.prod(problem.shape(name)))), dtype=bool)
+            for name, found in zip(names, parts, strict=True)
+        ]
+        yield sparse.csr_array(sparse.hstack(columns, format="csr"))
+
+
+def _distinct(blocks: Iterable[sparse.csr_array], width: int) -> sparse.csr_array:
+    """All blocks, one below the other, with equal rows once: they ask for the same."""
+    kept: dict[bytes, np.ndarray] = {}
+    for block in blocks:
+        block.sort_indices()
+        for begin, end in zip(block.indptr[:-1], block.indptr[1:], strict=True):
+            if end > begin:
+                row = block.indices[begin:end]
+                kept.setdefault(row.tobytes(), row)
+    indptr = np.cumsum([0, *(len(row) for row in kept.values())])
+    indices = np.concatenate(list(kept.values())) if kept else np.zeros(0, np.int32)
+    return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), (len(kept), width))

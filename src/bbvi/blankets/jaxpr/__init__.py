@@ -1,0 +1,1 @@
+"""Traces of JAX functions, whatever they compute: run, rewrite and describe them."""

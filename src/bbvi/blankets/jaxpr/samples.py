@@ -1,0 +1,273 @@
+"""A trace evaluated for many samples at once, with samples on the last axis of every array that has them.
+
+Samples last means that each operation runs over them in one go. What does not depend on a sample is computed once.
+On the way two costs go away that a user need not think of: the logarithm of a latent that was drawn as a logarithm
+is handed over as it is, without underflow, and lgamma and digamma are replaced by faster ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr
+from jaxtyping import Array
+
+from bbvi.blankets.jaxpr.run import CUSTOM, bind, bind_custom, called, reached, run
+from bbvi.blankets.reads import CUMULATIVE, ELEMENTWISE, REDUCTIONS
+from bbvi.numerics import special
+
+_MOST_UNROLLED = 16
+_FASTER = {"lgamma": special.lgamma, "digamma": special.digamma}
+Log = Callable[[], Array] | None
+
+
+class Last(NamedTuple):
+    """An array with samples on its last axis; `log` works out its logarithm where that is known otherwise."""
+
+    array: Array
+    log: Log = None
+
+
+def run_last(
+    closed: ClosedJaxpr,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    num: int,
+    *,
+    fast_lgamma: bool = True,
+    derivatives: bool = False,
+) -> list[Array]:
+    """The values of these variables, all with samples last; inputs are `Last`, or the same for all samples.
+
+    With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
+    """
+    values = run(closed, inputs, outputs, special=_Rules(num, fast_lgamma, derivatives))
+    return [_spread(value, atom.aval.shape, num) for value, atom in zip(values, outputs, strict=True)]
+
+
+def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
+    """An operand of the given shape, or a number, for every sample."""
+    if isinstance(value, Last):
+        array = value.array
+        if array.ndim == len(shape) + 1:
+            return array
+        return jnp.broadcast_to(array, (*shape, num))
+    array = jnp.asarray(value)
+    inner = array[..., None] if array.ndim == len(shape) else array
+    return jnp.broadcast_to(inner, (*shape, num))
+
+
+class _Rules:
+    """`rules(equation, values, source)`: the results with samples last; None where no value has samples."""
+
+    def __init__(self, num: int, fast_lgamma: bool, derivatives: bool):
+        self.num, self.derivatives, self._faster = num, derivatives, _FASTER if fast_lgamma else {}
+
+    def __call__(self, eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
+        if not any(isinstance(value, Last) for value in values):
+            return None
+        name = eqn.primitive.name
+        if self.derivatives and name in CUSTOM:
+            return self._mapped(lambda *one: bind_custom(eqn, list(one)), values)
+        inner = called(eqn)
+        if inner is not None:
+            return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
+        if name in ELEMENTWISE:
+            return [self._elementwise(eqn, values)]
+        if name in _MOVES:
+            return [_moved(values[0], lambda array: _MOVES[name](array, eqn.params, self.num))]
+        if name == "concatenate":
+            return [self._concatenate(eqn, values)]
+        if name in REDUCTIONS or name in CUMULATIVE:
+            # axes count from the front: samples, behind, are out of the way
+            return [Last(eqn.primitive.bind(values[0].array, **eqn.params))]
+        if self.derivatives and name == "dot_general":
+            # backwards a product is two more products, which are fastest as such
+            return self._any(eqn, values)
+        rule = {
+            "dot_general": _dot, "gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad, "scan": self._scan,
+        }.get(name)  # fmt: skip
+        made = None if rule is None else rule(eqn, values, self.num)
+        return self._any(eqn, values) if made is None else made
+
+    def _elementwise(self, eqn: Any, values: list[Any]) -> Last:
+        name = eqn.primitive.name
+        if name == "log" and values[0].log is not None:
+            return Last(values[0].log())
+        arrays = [_spread(value, eqn.outvars[0].aval.shape, self.num) for value in values]
+        if name in self._faster:
+            return Last(self._faster[name](arrays[0]))
+        return Last(eqn.primitive.bind(*arrays, **eqn.params), _log_of(name, eqn, values, self.num))
+
+    def _concatenate(self, eqn: Any, values: list[Any]) -> Last:
+        axis = eqn.params["dimension"]
+
+        def joined(parts: list[Any]) -> Array:
+            return lax.concatenate(
+                [_spread(p, a.aval.shape, self.num) for p, a in zip(parts, eqn.invars, strict=True)], axis
+            )
+
+        return Last(joined(values), _all_logs(values, joined))
+
+    def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
+        """A loop whose body is evaluated in the same way; what never meets a sample stays without."""
+        params, body = eqn.params, eqn.params["jaxpr"]
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        has = [isinstance(value, Last) for value in values]
+        while True:
+            entered = reached(body.jaxpr, [v for v, yes in zip(body.jaxpr.invars, has, strict=True) if yes])
+            more = [
+                yes
+                or (num_consts <= i < num_consts + num_carry and _is_in(body.jaxpr.outvars[i - num_consts], entered))
+                for i, yes in enumerate(has)
+            ]
+            if more == has:
+                break
+            has = more
+        consts, last = values[:num_consts], num_consts + num_carry
+        carried, over = has[num_consts:last], has[last:]
+        init = [
+            _spread(v, a.aval.shape, num) if yes else jnp.asarray(v, a.aval.dtype)
+            for v, a, yes in zip(values[num_consts:last], eqn.invars[num_consts:last], carried, strict=True)
+        ]
+        xs = [v.array if isinstance(v, Last) else v for v in values[last:]]
+        marks: list[bool] = []
+
+        def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
+            held = [Last(c) if yes else c for c, yes in zip(carry, carried, strict=True)]
+            now = [Last(v) if yes else v for v, yes in zip(x, over, strict=True)]
+            made = run(body, [*consts, *held, *now], body.jaxpr.outvars, special=self)
+            new = [
+                _spread(v, a.aval.shape, num) if yes else v
+                for v, a, yes in zip(made[:num_carry], body.jaxpr.outvars[:num_carry], carried, strict=True)
+            ]
+            marks[:] = [isinstance(v, Last) for v in made[num_carry:]]
+            return new, [v.array if isinstance(v, Last) else jnp.asarray(v) for v in made[num_carry:]]
+
+        final, stacked = lax.scan(
+            step, init, xs, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
+        )
+        marked = [Last(v) if yes else v for v, yes in zip(final, carried, strict=True)]
+        return marked + [Last(v) if yes else v for v, yes in zip(stacked, marks, strict=True)]
+
+    def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """Whatever has no rule of its own is mapped over the samples."""
+        return self._mapped(lambda *one: bind(eqn, list(one)), values)
+
+    def _mapped(self, function: Callable[..., list[Array]], values: list[Any]) -> list[Any]:
+        axes = [-1 if isinstance(value, Last) else None for value in values]
+        arrays = [value.array if isinstance(value, Last) else value for value in values]
+        made = jax.vmap(function, in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
+        return [Last(array) for array in made]
+
+
+def _is_in(atom: Any, variables: set[Any]) -> bool:
+    return hasattr(atom, "aval") and not hasattr(atom, "val") and atom in variables
+
+
+def _moved(value: Last, move: Callable[[Array], Array]) -> Last:
+    log = value.log
+    return Last(move(value.array), None if log is None else lambda: move(log()))
+
+
+def _strides(params: dict[str, Any]) -> tuple[int, ...]:
+    return params["strides"] or (1,) * len(params["start_indices"])
+
+
+_MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
+    "broadcast_in_dim": lambda x, p, num: lax.broadcast_in_dim(
+        x, (*p["shape"], num), (*p["broadcast_dimensions"], len(p["shape"]))
+    ),
+    "reshape": lambda x, p, num: x.reshape(*p["new_sizes"], num),
+    "transpose": lambda x, p, num: x.transpose(*p["permutation"], x.ndim - 1),
+    "squeeze": lambda x, p, num: lax.squeeze(x, p["dimensions"]),
+    "expand_dims": lambda x, p, num: lax.expand_dims(x, p["dimensions"]),
+    "rev": lambda x, p, num: lax.rev(x, p["dimensions"]),
+    "slice": lambda x, p, num: lax.slice(
+        x, (*p["start_indices"], 0), (*p["limit_indices"], num), (*_strides(p), 1)
+    ),
+}  # fmt: skip
+
+
+def _log(value: Any) -> Array:
+    return jnp.log(value) if not isinstance(value, Last) or value.log is None else value.log()
+
+
+def _all_logs(values: list[Any], combine: Callable[[list[Any]], Array]) -> Log:
+    """The logarithm as a combination of logarithms, if all that have samples have one."""
+    if not all(value.log is not None for value in values if isinstance(value, Last)):
+        return None
+    return lambda: combine([Last(_log(v)) if isinstance(v, Last) else _log(v) for v in values])
+
+
+def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
+    """Logarithms of products, quotients, powers and larger or smaller of what has one."""
+    if name not in ("mul", "div", "max", "min", "integer_pow", "square", "sqrt"):
+        return None
+
+    def combined(logs: list[Any]) -> Array:
+        arrays = [_spread(log, eqn.outvars[0].aval.shape, num) for log in logs]
+        if name == "max":
+            # beside a positive number, one that is not, whose logarithm is nan, is never the larger
+            return jnp.fmax(*arrays)
+        powers = {"integer_pow": eqn.params.get("y"), "square": 2, "sqrt": 0.5}
+        if name in powers:
+            return powers[name] * arrays[0]
+        return {"mul": jnp.add, "div": jnp.subtract, "min": jnp.minimum}[name](*arrays)
+
+    return _all_logs(values, combined)
+
+
+def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
+    """Products of arrays: short sums are written out, so that they join what follows; long ones are reduced."""
+    (contract, batch), shapes = eqn.params["dimension_numbers"], [a.aval.shape for a in eqn.invars]
+    both = all(isinstance(v, Last) for v in values)
+    size = int(np.prod([shapes[0][axis] for axis in contract[0]]))
+    if not both and size > _MOST_UNROLLED:
+        return None
+    sides = []
+    for value, shape, c, b in zip(values, shapes, contract, batch, strict=True):
+        free = [axis for axis in range(len(shape)) if axis not in c and axis not in b]
+        array = value.array if isinstance(value, Last) else jnp.asarray(value)[..., None]
+        order = [*b, *free, *c, len(shape)]
+        sizes = [int(np.prod([shape[axis] for axis in axes])) for axes in (b, free, c)]
+        sides.append(array.transpose(order).reshape(*sizes, array.shape[-1]))
+    left, right = sides[0][:, :, None], sides[1][:, None]
+    kind = eqn.outvars[0].aval.dtype
+    if size <= _MOST_UNROLLED:
+        products = [left[..., k, :] * right[..., k, :] for k in range(size)]
+        total = sum(products[1:], products[0]) if products else jnp.zeros((*left.shape[:2], right.shape[2], num), kind)
+    else:
+        total = (left * right).sum(-2)
+    return [Last(total.reshape(*eqn.outvars[0].aval.shape, num).astype(kind))]
+
+
+def _gather(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
+    operand, indices = values
+    if isinstance(indices, Last):
+        return None
+    params, numbers = eqn.params, eqn.params["dimension_numbers"]
+    made = lax.gather(
+        operand.array, indices, numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.outvars[0].aval.shape))),
+        (*params["slice_sizes"], num), unique_indices=params["unique_indices"],
+        indices_are_sorted=params["indices_are_sorted"], mode=params["mode"], fill_value=params["fill_value"],
+    )  # fmt: skip
+    return [Last(made)]
+
+
+def _dynamic_slice(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
+    operand, *indices = values
+    if any(isinstance(index, Last) for index in indices):
+        return None
+    zero = jnp.zeros_like(jnp.asarray(indices[0])) if indices else 0
+    return [Last(lax.dynamic_slice(operand.array, [*indices, zero], (*eqn.params["slice_sizes"], num)))]
+
+
+def _pad(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
+    operand, filling = values
+    if isinstance(filling, Last) or not isinstance(operand, Last):
+        return None
+    return [Last(lax.pad(operand.array, filling, [*eqn.params["padding_config"], (0, 0, 0)]))]

@@ -1,0 +1,205 @@
+"""Section 3.1 for indices in the data of a group: which latent elements a look-up reads is known only in the batch.
+
+`beta["V"][row["item"]]` reads the items that the group mentions. Each sum goes to those, so that a factor counts
+only for the items it is about. Arrays have groups first and samples last.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+from jax.extend.core import ClosedJaxpr
+from jaxtyping import Array, Float, Int
+
+from bbvi.blankets.jaxpr.run import run
+from bbvi.blankets.patterns import Reduction, recognise
+from bbvi.blankets.rules.indexing import LookUp
+from bbvi.blankets.terms import is_array
+
+
+class Indices:
+    """`indices(row)`: for each look-up, which elements of its operand this group's data choose; -1 for none."""
+
+    def __init__(self, closed: ClosedJaxpr, look_ups: Sequence[LookUp], latents: Any):
+        self._closed, self._look_ups = closed, look_ups
+        self._atoms = [atom for look_up in look_ups for atom in look_up.eqn.invars[1:]]
+        self._num_latents = len(jax.tree.leaves(latents))
+
+    def __call__(self, row: Any) -> list[Array]:
+        if not self._look_ups:
+            return []
+        arrays = jax.tree.leaves(eqx.filter(row, is_array))
+        values = run(self._closed, [*[None] * self._num_latents, *arrays], self._atoms)
+        found = []
+        for look_up in self._look_ups:
+            num = len(look_up.eqn.invars) - 1
+            found.append(look_up.ids(values[:num]))
+            values = values[num:]
+        return found
+
+
+class AbstractLookedUp(eqx.Module):
+    """How the elements of one term array are summed for the factors of one latent array that the data choose."""
+
+    term: eqx.AbstractVar[str]
+
+    @abstractmethod
+    def sum(self, term: Float[Array, "groups *term samples"], indices: list[Array]) -> Float[Array, "..."]:
+        """The sum over these groups, for each factor of q; to be added up over blocks of groups."""
+
+    @abstractmethod
+    def spread(self, total: Float[Array, "..."]) -> Float[Array, "*factors samples"]:
+        """What `sum` left, for every factor of q."""
+
+    @abstractmethod
+    def pairs(self, indices: list[Array]) -> sparse.csr_array:
+        """Elements of one group's term by factors of q, as a boolean matrix."""
+
+
+class Rows(AbstractLookedUp):
+    """Whole rows are looked up, each term element reads one of them."""
+
+    term: str
+    number: int
+    reduction: Reduction
+    num_axes: int
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    row_size: int = eqx.field(static=True)
+
+    def _targets(self, ids: Array) -> Int[Array, " rows"]:
+        first = ids.reshape(*ids.shape[: self.num_axes], -1)[..., 0]
+        return jnp.where(first < 0, self.factor_shape[0], first // self.row_size)
+
+    def sum(self, term, indices):
+        targets = jax.vmap(self._targets)(indices[self.number]).reshape(-1)
+        values = jax.vmap(self.reduction.sum)(term)
+        values = values.reshape(len(targets), *values.shape[self.num_axes + 1 :])
+        zeros = jnp.zeros((self.factor_shape[0], *values.shape[1:]), values.dtype)
+        return zeros.at[targets].add(values, mode="drop")
+
+    def spread(self, total):
+        return jnp.broadcast_to(total, (*self.factor_shape, total.shape[-1]))
+
+    def pairs(self, indices):
+        element, position = self.reduction.pairs().nonzero()
+        row, inner = np.divmod(position, self.row_size)
+        target = np.asarray(self._targets(indices[self.number])).ravel()[row]
+        real = target < self.factor_shape[0]
+        columns = (target * self.row_size + inner)[real]
+        sizes = (int(np.prod(self.reduction.term_shape)), int(np.prod(self.factor_shape)))
+        return sparse.csr_array((np.ones(len(columns), bool), (element[real], columns)), sizes)
+
+
+class Pairs(AbstractLookedUp):
+    """Anything else: pairs of a term element and a look-up it reads; equal look-ups of one element count once."""
+
+    term: str
+    elements: np.ndarray
+    positions: np.ndarray
+    operand_targets: list[np.ndarray | None]
+    may_repeat: bool = eqx.field(static=True)
+    term_size: int = eqx.field(static=True)
+    factor_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def _targets(self, indices: list[Array]) -> Int[Array, " pairs"]:
+        """The factor of q that each pair is about, beyond the last one if there is none."""
+        num = int(np.prod(self.factor_shape))
+        parts = []
+        for ids, targets in zip(indices, self.operand_targets, strict=True):
+            if targets is not None:
+                flat = ids.ravel()
+                parts.append(jnp.where(flat < 0, -1, jnp.asarray(targets)[jnp.maximum(flat, 0)]))
+        found = jnp.concatenate(parts)[self.positions]
+        found = jnp.where(found < 0, num, found)
+        if self.may_repeat:
+            order = jnp.lexsort((found, self.elements))
+            element, target = jnp.asarray(self.elements)[order], found[order]
+            again = (element[1:] == element[:-1]) & (target[1:] == target[:-1])
+            found = found.at[order[1:]].set(jnp.where(again, num, target[1:]))
+        return found
+
+    def sum(self, term, indices):
+        targets = jax.vmap(self._targets)(indices).reshape(-1)
+        flat = term.reshape(term.shape[0], -1, term.shape[-1])
+        values = flat[:, self.elements].reshape(len(targets), -1)
+        return (
+            jnp.zeros((int(np.prod(self.factor_shape)), values.shape[-1]), values.dtype)
+            .at[targets]
+            .add(values, mode="drop")
+        )
+
+    def spread(self, total):
+        return total.reshape(*self.factor_shape, total.shape[-1])
+
+    def pairs(self, indices):
+        targets = np.asarray(self._targets(indices))
+        num = int(np.prod(self.factor_shape))
+        real = targets < num
+        sizes = (self.term_size, num)
+        return sparse.csr_array((np.ones(real.sum(), bool), (self.elements[real], targets[real])), sizes)
+
+
+def looked_up(
+    term: str,
+    term_shape: tuple[int, ...],
+    pairs: sparse.csr_array,
+    look_ups: Sequence[LookUp],
+    leaf: int,
+    factor_shape: tuple[int, ...],
+    event: int,
+) -> list[AbstractLookedUp]:
+    """How the factors of one latent that the data choose get their sums from one term; empty if it reads none.
+
+    `pairs` are the term's elements by all that is read; `leaf` is the latent's number.
+    """
+    mine = [(number, item) for number, item in enumerate(look_ups) if leaf in item.targets]
+    blocks = {n: sparse.csr_array(pairs[:, item.first : item.first + item.size]) for n, item in mine}
+    read = [(n, item) for n, item in mine if blocks[n].nnz]
+    if not read:
+        return []
+    if len(read) == 1 and event == 1:
+        number, item = read[0]
+        rows = _as_rows(term, term_shape, blocks[number], number, item, leaf, factor_shape)
+        if rows is not None:
+            return [rows]
+    elements, positions, offset = [], [], 0
+    operand_targets: list[np.ndarray | None] = [None] * len(look_ups)
+    for number, item in read:
+        element, position = blocks[number].nonzero()
+        elements.append(element)
+        positions.append(position + offset)
+        offset += item.size
+        target = item.targets[leaf]
+        operand_targets[number] = np.where(target < 0, -1, target // event)
+    element = np.concatenate(elements)
+    may_repeat = bool(np.bincount(element).max() > 1)
+    return [Pairs(term, element, np.concatenate(positions), operand_targets, may_repeat, pairs.shape[0], factor_shape)]
+
+
+def _as_rows(
+    term: str,
+    term_shape: tuple[int, ...],
+    block: sparse.csr_array,
+    number: int,
+    item: LookUp,
+    leaf: int,
+    factor_shape: tuple[int, ...],
+) -> Rows | None:
+    target = item.targets[leaf]
+    operand = item.eqn.invars[0].aval.shape
+    if not item.rows or operand != factor_shape or not np.array_equal(target, np.arange(len(target))):
+        return None
+    pattern = recognise(block, term_shape, item.shape)
+    num_axes = len(item.shape) - len(operand) + 1
+    if not isinstance(pattern, Reduction):
+        return None
+    # a term element that reads several rows could read one of them twice
+    several = any(m is None and s > 1 for m, s in zip(pattern.matched[:num_axes], item.shape, strict=False))
+    if several:
+        return None
+    return Rows(term, number, pattern, num_axes, factor_shape, int(np.prod(operand[1:])))

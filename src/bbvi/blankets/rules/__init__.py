@@ -1,0 +1,1 @@
+"""How single primitives pass on what they read."""

@@ -1,0 +1,222 @@
+"""Section 3.1 for look-ups: gather, scatter and dynamic slices, by indices that are known, latent, or in the data.
+
+Known indices: the operation is run on the numbers of the sets. Latent or lost indices: all that they could touch is
+read. Indices in the data of a group: what a look-up yields counts as a read of its own, to be traced to the
+latents when the batch's indices are there.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+
+from bbvi.blankets.read_sets import Reads, ReadSets, matrix, merge, mix, own, reduce, stack, union
+
+
+class LookUp(NamedTuple):
+    """A look-up by indices in the data: `first` is the number of its first element among all that are read.
+
+    `targets` tells for each leaf of the latents which of its elements each element of the operand reads, -1 if
+    none. `rows` is true when whole rows of the operand are looked up, by one index for each.
+    """
+
+    eqn: Any
+    first: int
+    shape: tuple[int, ...]
+    targets: dict[int, np.ndarray]
+    rows: bool
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    def ids(self, indices: list[Any]) -> Any:
+        """Which element of the operand each element of the result is; -1 if none."""
+        shape = self.eqn.invars[0].aval.shape
+        numbers = jnp.arange(int(np.prod(shape)), dtype=jnp.int32).reshape(shape)
+        return _run(self.eqn, numbers, indices)
+
+
+class LookUps:
+    """The look-ups found so far, and how the columns of the sets are shared out."""
+
+    def __init__(self, sizes: list[int]):
+        self.sizes, self.width = sizes, sum(sizes)
+        self.found: list[LookUp] = []
+
+    def add(self, scope: Any, eqn: Any, operand: ReadSets) -> Reads:
+        """A new look-up: each element of the result reads one column of its own, and what all elements share."""
+        out = eqn.outvars[0].aval.shape
+        reading = sparse.csc_array(matrix(operand, operand.ids.size, self.width))
+        shared = np.diff(reading.indptr) == operand.ids.size
+        targets: dict[int, np.ndarray] = {}
+        offset = 0
+        for leaf, size in enumerate(self.sizes):
+            columns = np.arange(offset, offset + size)
+            offset += size
+            part = sparse.csr_array(reading[:, columns[~shared[columns]]])
+            counts = np.diff(part.indptr)
+            if counts.max(initial=0) > 1:
+                scope.lose(eqn, "each element that is looked up reads several elements of one latent")
+                shared[columns] |= np.diff(reading[:, columns].indptr) > 0
+            elif counts.any():
+                target = np.full(operand.ids.size, -1)
+                target[counts > 0] = columns[~shared[columns]][part.indices] - columns[0]
+                targets[leaf] = target
+        # what an earlier look-up yielded is not followed through a second one
+        shared[sum(self.sizes) :] |= np.diff(reading.indptr)[sum(self.sizes) :] > 0
+        common = np.flatnonzero(shared)
+        sets = sparse.csr_array((np.ones(len(common), bool), common, np.array([0, len(common)])), (1, self.width))
+        result: Reads = ReadSets(np.zeros(out, np.int64), sets) if len(common) else None
+        if targets:
+            look_up = LookUp(eqn, self.width, out, targets, _whole_rows(eqn))
+            self.found.append(look_up)
+            self.width += look_up.size
+            result = union([result, own(out, look_up.first, self.width)])
+        return result
+
+
+def _gather(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+    operand, known = ins[0], scope.known(eqn.invars[1])
+    shape = eqn.invars[1].aval.shape
+    if known is None:
+        known = np.zeros(shape, int), np.zeros(shape, bool)
+        if ins[1] is None and operand is not None and scope.look_ups is not None:
+            return scope.look_ups.add(scope, eqn, operand)
+    values, trusted = known
+    unknown = ~trusted.all(tuple(range(len(shape) - 1)))
+    axes = [axis for axis, lost in zip(eqn.params["dimension_numbers"].start_index_map, unknown, strict=True) if lost]
+    if axes and operand is not None:
+        _say(scope, eqn, latent=ins[1] is not None)
+    looked_up = _look_up(eqn, operand, axes, [np.where(unknown, 0, values)])
+    offsets = eqn.params["dimension_numbers"].offset_dims
+    out = eqn.outvars[0].aval.shape
+    index = reduce(ins[1], (len(shape) - 1,))
+    if index is not None:
+        inner = [1 if axis in offsets else size for axis, size in enumerate(out)]
+        index = ReadSets(np.broadcast_to(index.ids.reshape(inner), out), index.sets)
+    return union([looked_up, index])
+
+
+def _dynamic_slice(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+    operand, shape, sizes = ins[0], eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
+    # a slice of full length begins at 0, whatever it is asked for
+    known = [
+        0 if size == full else scope.value_of(atom)
+        for atom, size, full in zip(eqn.invars[1:], sizes, shape, strict=True)
+    ]
+    axes = [axis for axis, value in enumerate(known) if value is None]
+    index = union([r for r, size, full in zip(ins[1:], sizes, shape, strict=True) if size != full])
+    if axes and operand is not None:
+        if index is None and scope.look_ups is not None:
+            return scope.look_ups.add(scope, eqn, operand)
+        _say(scope, eqn, latent=index is not None)
+    part = operand
+    for axis, (start, size, full) in enumerate(zip(known, sizes, shape, strict=True)):
+        part = _window(part, axis, None if start is None else int(np.clip(start, 0, full - size)), size)
+    if index is not None:
+        index = ReadSets(np.broadcast_to(index.ids, sizes), index.sets)
+    return union([part, index])
+
+
+def _window(part: Reads, axis: int, start: int | None, size: int) -> Reads:
+    """A slice along an axis; where it begins anywhere, each of its elements may be any that it could be."""
+    if part is None:
+        return None
+    full = part.ids.shape[axis]
+    if start is not None:
+        return ReadSets(np.take(part.ids, np.arange(start, start + size), axis), part.sets)
+    anywhere = np.arange(size)[:, None] + np.arange(full - size + 1)
+    return reduce(ReadSets(np.take(part.ids, anywhere, axis), part.sets), (axis + 1,))
+
+
+def _say(scope: Any, eqn: Any, *, latent: bool) -> None:
+    if latent:
+        scope.lose(eqn, "a latent is the index: all that it could choose is read")
+    else:
+        scope.lose(eqn, "an index in the data that is not followed here; look up outside of loops and branches")
+
+
+def _look_up(eqn: Any, operand: Reads, lost: list[int], indices: list[Any]) -> Reads:
+    """Run the look-up on the numbers of sets; along the axes whose index is lost, all is read."""
+    if operand is None:
+        return None
+    shape = operand.ids.shape
+    whole = reduce(operand, lost)
+    assert whole is not None
+    ids = np.broadcast_to(whole.ids.reshape([1 if a in lost else s for a, s in enumerate(shape)]), shape)
+    return _select(ReadSets(ids, whole.sets), np.asarray(_run(eqn, jnp.asarray(ids, jnp.int32), indices)))
+
+
+def _select(part: ReadSets, ids: np.ndarray) -> Reads:
+    """Sets by their numbers, -1 for none."""
+    return mix(ids >= 0, ReadSets(np.maximum(ids, 0), part.sets), None)
+
+
+def _run(eqn: Any, numbers: Any, indices: list[Any]) -> Any:
+    """The look-up itself, on numbers; -1 where an index is out of bounds."""
+    params = {**eqn.params, "fill_value": -1} if "fill_value" in eqn.params else eqn.params
+    like = [atom.aval.dtype for atom in eqn.invars[1:]]
+    return eqn.primitive.bind(numbers, *[jnp.asarray(i, t) for i, t in zip(indices, like, strict=True)], **params)
+
+
+def _whole_rows(eqn: Any) -> bool:
+    """Whether the result is whole rows of the operand, the rows first and what is in them last."""
+    operand, out = eqn.invars[0].aval, eqn.outvars[0].aval
+    if eqn.primitive.name == "dynamic_slice":
+        return tuple(eqn.params["slice_sizes"]) == (1, *operand.shape[1:])
+    numbers = eqn.params["dimension_numbers"]
+    return (
+        tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
+        and not numbers.operand_batching_dims
+        and tuple(eqn.params["slice_sizes"]) == (1, *operand.shape[1:])
+        and tuple(numbers.offset_dims) == tuple(range(out.ndim - operand.ndim + 1, out.ndim))
+    )
+
+
+def _dynamic_update_slice(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+    starts = [scope.value_of(atom) for atom in eqn.invars[2:]]
+    if any(start is None for start in starts):
+        return scope.everything(eqn, ins, "an update at a place that is not known")[0]
+    ids, sets = stack(ins[:2], [atom.aval.shape for atom in eqn.invars[:2]])
+    into, update = (jnp.asarray(i, jnp.int32) for i in ids)
+    updated = jax.lax.dynamic_update_slice(into, update, [jnp.asarray(s) for s in starts])
+    return ReadSets(np.asarray(updated), sets)
+
+
+def _scatter(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+    """Each element reads what stood there and all the updates that land on it."""
+    operand, update = eqn.invars[0].aval, eqn.invars[2].aval
+    indices = scope.value_of(eqn.invars[1])
+    size = int(np.prod(operand.shape))
+    if indices is None or size >= 2**24:
+        return scope.everything(eqn, ins, "an update at places that are not known")[0]
+    keep = {k: eqn.params[k] for k in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")}
+    zeros, at = jnp.zeros(operand.shape, jnp.float32), jnp.asarray(indices)
+    # the transpose of a sum into places looks these places up
+    add = lambda u: jax.lax.scatter_add(zeros, at, u, **keep)  # noqa: E731
+    _, look_up = jax.vjp(add, jnp.zeros(update.shape, jnp.float32))
+    numbers = jnp.arange(1, size + 1, dtype=jnp.float32).reshape(operand.shape)
+    place = np.asarray(look_up(numbers)[0]).astype(int).ravel() - 1
+    landed = place >= 0
+    written = np.zeros(size, bool)
+    written[place[landed]] = True
+    before = ins[0]
+    # .at[].set overwrites; .at[].apply goes by the same name and reads what stood there
+    if eqn.primitive.name == "scatter" and eqn.params.get("update_jaxpr") is None:
+        before = mix(written.reshape(operand.shape), None, before)
+    updates = ins[2]
+    if updates is not None:
+        updates = merge(ReadSets(updates.ids.ravel()[landed], updates.sets), place[landed], operand.shape)
+    return union([before, updates])
+
+
+RULES: dict[str, Callable[[Any, Any, list[Reads]], Reads]] = {
+    "gather": _gather,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    **{name: _scatter for name in ("scatter", *(f"scatter-{how}" for how in ("add", "sub", "mul", "min", "max")))},
+}

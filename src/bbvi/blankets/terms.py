@@ -1,0 +1,126 @@
+"""Section 3.1: undo the sums that lead to log p, so that it falls apart into its factors.
+
+The function is traced once. From each output a walk goes back through the sums that lead to it, and into those of
+loops, branches and dot products; where it cannot go on stands an array of factors. Their total, over all elements
+and arrays, is the value of the function.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import Array
+
+from bbvi.blankets.jaxpr.inline import Rewrite, open_cond, open_dot, open_scan, retrace
+from bbvi.blankets.jaxpr.lines import line_of
+from bbvi.blankets.jaxpr.run import run
+from bbvi.blankets.walk import Piece, Walk, can_open_dot, is_real
+
+_MOST_PASSES = 50
+_CONSTANT = ".constant"
+
+
+class Factors:
+    """A function of latents and constants as arrays of factors, `factors(latents, constants) -> {name: array}`.
+
+    With `known` the values of the constants may decide which branch of a choice is taken.
+    """
+
+    def __init__(self, function: Callable[..., dict[str, Array]], latents: Any, constants: Any, *, known: bool = False):
+        arrays, self._static = eqx.partition(constants, is_array)
+
+        written: list[str] = []
+
+        def flat(latents: Any, arrays: Any) -> dict[str, Array]:
+            terms = function(*latents, eqx.combine(arrays, self._static))
+            written[:] = terms
+            return terms
+
+        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(latents, arrays)
+        num_latents = len(jax.tree.leaves(latents))
+
+        def value(closed: ClosedJaxpr, atom: Any) -> Any:
+            return run(closed, [*[None] * num_latents, *jax.tree.leaves(arrays)], [atom])[0] if known else None
+
+        closed, walk, found = _taken_apart(retrace(closed, {}), num_latents, value)
+        atoms: list[Any] = []
+        self._recipes: list[tuple[str, list[Piece], int]] = []
+        self._outputs: dict[str, str] = {}
+        self._constants: set[str] = set()
+        #: where in the user's function each array of factors is computed
+        self.lines: dict[str, str] = {}
+        makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
+        for output, pieces in zip(sorted(shapes), found, strict=True):
+            for name, members in _named(output, pieces, walk.is_read).items():
+                self._outputs[name] = output
+                if not any(walk.is_read(atom) for piece in members for atom in piece.atoms):
+                    self._constants.add(name)
+                self._recipes.append((name, members, len(atoms)))
+                atoms += [atom for piece in members for atom in piece.atoms]
+                made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
+                self.lines[name] = line_of(made[0].source_info) if made else ""
+        self._closed, self._atoms = closed, atoms
+        #: the arrays of factors in the order in which they are written
+        self.names = [name for output in written for name, _, _ in self._recipes if self._outputs[name] == output]
+
+    def __call__(self, *arguments: Any) -> dict[str, Array]:
+        *latents, constants = arguments
+        arrays, _ = eqx.partition(constants, is_array)
+        inputs = jax.tree.leaves((tuple(latents), arrays))
+        traced = [v.aval.dtype for v in self._closed.jaxpr.invars]
+        values = run(self._closed, [jnp.asarray(i, t) for i, t in zip(inputs, traced, strict=True)], self._atoms)
+        out = {}
+        for name, members, slot in self._recipes:
+            parts = []
+            for piece in members:
+                parts.append(piece.compute(values[slot : slot + len(piece.atoms)]))
+                slot += len(piece.atoms)
+            out[name] = jnp.sum(jnp.stack([jnp.sum(p) for p in parts])) if name in self._constants else parts[0]
+        return out
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf of the data enters the trace; others are built into it."""
+    return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
+
+
+def _taken_apart(
+    closed: ClosedJaxpr, num_latents: int, value: Callable[[ClosedJaxpr, Any], Any]
+) -> tuple[ClosedJaxpr, Walk, list[list[Piece]]]:
+    """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
+    for last in [*[False] * _MOST_PASSES, True]:
+        walk = Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
+        found = [walk.pieces(output) for output in closed.jaxpr.outvars]
+        rewrites: dict[Any, Rewrite] = {}
+        for atom in [piece.atom for pieces in found for piece in pieces]:
+            eqn = None if isinstance(atom, Literal) else walk.makers.get(atom)
+            if eqn is None:
+                continue
+            if eqn.primitive.name == "dot_general" and can_open_dot(eqn, walk.is_read):
+                rewrites[atom] = open_dot
+            elif eqn.primitive.name == "scan" and eqn.outvars[0] not in rewrites:
+                rewrite = open_scan(eqn, eqn.outvars.index(atom))
+                if rewrite is not None:
+                    rewrites[eqn.outvars[0]] = rewrite
+            elif eqn.primitive.name == "cond" and all(is_real(v.aval) for v in eqn.outvars):
+                chosen = None if walk.is_read(eqn.invars[0]) else value(closed, eqn.invars[0])
+                if chosen is not None or atom.aval.shape == ():
+                    rewrites[eqn.outvars[0]] = open_cond(None if chosen is None else int(chosen))
+        if not rewrites or last:
+            break
+        closed = retrace(retrace(closed, rewrites), {})
+    return closed, walk, found
+
+
+def _named(output: str, pieces: list[Piece], is_read: Callable[[Any], bool]) -> dict[str, list[Piece]]:
+    """Each array of factors by its name; what reads no latent at all goes into one constant."""
+    read = [piece for piece in pieces if any(is_read(atom) for atom in piece.atoms)]
+    constant = [piece for piece in pieces if not any(is_read(atom) for atom in piece.atoms)]
+    names = [output] if len(read) == 1 else [f"{output}.{i}" for i in range(len(read))]
+    return {name: [piece] for name, piece in zip(names, read, strict=True)} | (
+        {output + _CONSTANT: constant} if constant else {}
+    )

@@ -1,0 +1,279 @@
+"""Section 3.1: the walk from an output back through the sums that lead to it, to the arrays it is the sum of.
+
+It goes through additions, sums over axes, moves of data, scalings and masks.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Jaxpr, Literal
+
+from bbvi.blankets.jaxpr.lines import place_of
+
+# the sum over all elements does not change under these
+_REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
+# each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
+_MOST_SCALES = 3
+
+
+class By(NamedTuple):
+    """What multiplies, divides or masks an array of factors: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
+
+    kind: str
+    atom: Any
+    axes: tuple[int, ...]
+
+
+class Piece(NamedTuple):
+    """An array of factors: `number` times `atom`, under each of `by`, the last first."""
+
+    atom: Any
+    number: float
+    by: tuple[By, ...]
+
+    @property
+    def atoms(self) -> list[Any]:
+        return [self.atom, *(b.atom for b in self.by)]
+
+    def compute(self, values: list[Any]) -> Any:
+        value, *others = values
+        if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            value = jnp.asarray(value, float)
+        for b, other in reversed(list(zip(self.by, others, strict=True))):
+            value = _under(b, value, other)
+        return value if self.number == 1 else self.number * value
+
+
+class Walk:
+    """The walk from an output back to the arrays of factors it is the sum of."""
+
+    def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
+        self.jaxpr, self.elementwise = jaxpr, elementwise
+        self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+        #: which of the latents each variable reads, as whole arrays
+        self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
+        for eqn in jaxpr.eqns:
+            read = frozenset[Any]().union(*(self.leaves.get(a, ()) for a in eqn.invars if not isinstance(a, Literal)))
+            self.leaves.update((v, read) for v in eqn.outvars if read)
+        self._with_sums: set[Any] = set()
+        for eqn in jaxpr.eqns:
+            if eqn.outvars and self.is_read(eqn.outvars[0]) and self._has_sum(eqn):
+                self._with_sums.update(eqn.outvars)
+
+    def is_read(self, atom: Any) -> bool:
+        return not isinstance(atom, Literal) and atom in self.leaves
+
+    def pieces(self, output: Any) -> list[Piece]:
+        open_: dict[tuple[Any, tuple[By, ...]], float] = {}
+        found: list[Piece] = []
+
+        def add(piece: Piece) -> None:
+            if self.is_read(piece.atom):
+                key = piece.atom, piece.by
+                open_[key] = open_.get(key, 0.0) + piece.number
+            else:
+                found.append(piece)
+
+        add(Piece(output, 1.0, ()))
+        for eqn in reversed(self.jaxpr.eqns):
+            for key in [key for key in open_ if key[0] in eqn.outvars]:
+                piece = Piece(key[0], open_.pop(key), key[1])
+                parts = self.open(eqn, piece)
+                if parts is None:
+                    found.append(piece)
+                for part in parts or []:
+                    add(part)
+        found += [Piece(atom, number, by) for (atom, by), number in open_.items()]
+        order = {v: k for k, eqn in enumerate(self.jaxpr.eqns) for v in eqn.outvars}
+        return sorted(found, key=lambda piece: -1 if isinstance(piece.atom, Literal) else order.get(piece.atom, -1))
+
+    def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
+        name, out = eqn.primitive.name, eqn.outvars[0].aval
+        if out.dtype not in (jnp.float32, jnp.float64, jnp.int32, jnp.int64):
+            return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
+        if len(piece.by) > _MOST_SCALES and name in ("mul", "div", "select_n"):
+            return None
+        if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
+            return None
+        if self.elementwise and name not in ("neg", "add", "add_any", "sub"):
+            return None
+        if name == "reduce_sum" or name in _REARRANGED:
+            axes = _axes_before(eqn)
+            if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
+                return None
+            return _through(piece, eqn.invars[0], axes)
+        if name == "broadcast_in_dim":
+            repeated = _size(out) / max(1, _size(eqn.invars[0].aval))
+            return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
+        if name in ("neg", "add", "add_any", "sub"):
+            return self._added(eqn, piece)
+        if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
+            return self._scaled(eqn, piece)
+        if name == "select_n":
+            return self._masked(eqn, piece)
+        return None
+
+    def _added(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        name, out = eqn.primitive.name, eqn.outvars[0].aval
+        if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
+            return None
+        if name != "neg" and out.shape != () and self._is_one_density(eqn):
+            return None
+        signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
+        repeated = [_size(out) / max(1, _size(atom.aval)) for atom in eqn.invars]
+        return [
+            piece._replace(atom=atom, number=piece.number * sign * times)
+            for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
+        ]
+
+    def _is_one_density(self, eqn: Any) -> bool:
+        """Whether two arrays are added inside of one density: its parts often cancel, so it stays whole.
+
+        That is so inside of a library's density; and where one part reads no other latents than the other does,
+        unless both are a library's densities.
+        """
+        left, right = (frozenset() if isinstance(a, Literal) else self.leaves.get(a, frozenset()) for a in eqn.invars)
+        if not left or not right:
+            return False
+        if _is_library(eqn):
+            return True
+        return (left <= right or right <= left) and not all(self._is_density(a) for a in eqn.invars)
+
+    def _is_density(self, atom: Any) -> bool:
+        """Whether this array is what a library's density returned."""
+        eqn: Any = self.makers.get(atom)
+        while eqn is not None and eqn.primitive.name in (*_REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
+            if _is_library(eqn):
+                return True
+            eqn = self.makers.get(eqn.invars[0])
+        return eqn is not None and _is_library(eqn)
+
+    def _scaled(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
+        name, (left, right) = eqn.primitive.name, eqn.invars
+        if self.is_read(left) and self.is_read(right):
+            if self._sums(left) == self._sums(right) or (name == "div" and self._sums(right)):
+                return None
+            left, right = (right, left) if self._sums(right) else (left, right)
+        elif name == "mul" and self.is_read(right):
+            left, right = right, left
+        elif self.is_read(right):
+            return None
+        if left.aval.shape != eqn.outvars[0].aval.shape:
+            return None
+        if isinstance(right, Literal) and np.ndim(right.val) == 0:
+            number = float(right.val)
+            if number == 0:
+                return None
+            return [piece._replace(atom=left, number=piece.number * (number if name == "mul" else 1 / number))]
+        return [piece._replace(atom=left, by=(*piece.by, By(name, right, _axes(right.aval))))]
+
+    def _masked(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+        """Go on into what a mask keeps, where it puts zero for the rest."""
+        if len(eqn.invars) != 3:
+            return None
+        mask, if_false, if_true = eqn.invars
+        if isinstance(mask, Literal):
+            return None
+        zero = [self._is_zero(if_false), self._is_zero(if_true)]
+        if zero[0] == zero[1]:
+            return None
+        kept, kind = (if_true, "keep") if zero[0] else (if_false, "drop")
+        return [piece._replace(atom=kept, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
+
+    def _is_zero(self, atom: Any) -> bool:
+        if isinstance(atom, Literal):
+            return bool(np.all(np.asarray(atom.val) == 0))
+        eqn = self.makers.get(atom)
+        moves = ("broadcast_in_dim", "convert_element_type", "reshape")
+        return eqn is not None and eqn.primitive.name in moves and self._is_zero(eqn.invars[0])
+
+    def _sums(self, atom: Any) -> bool:
+        """Whether the walk would find a sum over axes behind this, not counting sums of arrays element by element."""
+        return not isinstance(atom, Literal) and atom in self._with_sums
+
+    def _has_sum(self, eqn: Any) -> bool:
+        name = eqn.primitive.name
+        if name == "reduce_sum":
+            return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
+        if name == "dot_general":
+            return can_open_dot(eqn, self.is_read)
+        if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
+            return any(map(self._sums, eqn.invars))
+        return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
+
+
+def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
+    """Whether a product is no larger, before its sum is taken, than what it is made of."""
+    left, right = (atom.aval for atom in eqn.invars)
+    contract, _ = eqn.params["dimension_numbers"]
+    out = int(np.prod(eqn.outvars[0].aval.shape))
+    expanded = out * int(np.prod([left.shape[a] for a in contract[0]]))
+    sizes = [int(np.prod(atom.aval.shape)) for atom in eqn.invars if is_read(atom)]
+    return left.dtype == right.dtype == eqn.outvars[0].aval.dtype and expanded <= max([out, *sizes])
+
+
+def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:
+    """The piece one move of data earlier; `axes` tells where each axis of what came out was before."""
+    by = []
+    for b in piece.by:
+        if b.axes and (axes is None or any(axis not in axes for axis in b.axes)):
+            return None
+        by.append(b._replace(axes=tuple(axes[axis] for axis in b.axes) if axes else ()))
+    return [piece._replace(atom=before, by=tuple(by))]
+
+
+def _axes_before(eqn: Any) -> dict[int, int] | None:
+    """Which axis of the input each axis of the output was; None where that cannot be said."""
+    name, before, out = eqn.primitive.name, eqn.invars[0].aval, eqn.outvars[0].aval
+    if name == "reduce_sum":
+        return dict(enumerate(a for a in range(before.ndim) if a not in eqn.params["axes"]))
+    if name == "transpose":
+        return dict(enumerate(eqn.params["permutation"]))
+    if name == "broadcast_in_dim":
+        dimensions = eqn.params["broadcast_dimensions"]
+        return {d: a for a, d in enumerate(dimensions) if before.shape[a] == out.shape[d]}
+    if name in ("reshape", "squeeze", "expand_dims"):
+        long = [[a for a, s in enumerate(shape) if s != 1] for shape in (out.shape, before.shape)]
+        same = [out.shape[a] for a in long[0]] == [before.shape[a] for a in long[1]]
+        return dict(zip(*long, strict=True)) if same else None
+    return None if name == "rev" else {a: a for a in range(out.ndim)}
+
+
+def _axes(aval: Any) -> tuple[int, ...]:
+    return tuple(axis for axis, size in enumerate(aval.shape) if size != 1)
+
+
+def _under(b: By, value: Any, other: Any) -> Any:
+    in_order = jnp.transpose(jnp.squeeze(other), np.argsort(b.axes).tolist()) if b.axes else jnp.reshape(other, ())
+    other = jax.lax.broadcast_in_dim(in_order, jnp.shape(value), sorted(b.axes))
+    if b.kind == "mul":
+        return value * other
+    if b.kind == "div":
+        return value / other
+    return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
+
+
+def _is_library(eqn: Any) -> bool:
+    place = place_of(eqn.source_info)
+    return place is not None and place.library
+
+
+def _size(aval: Any) -> int:
+    return int(np.prod(aval.shape))
+
+
+def is_real(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
+
+
+def _is_exact(before: Any, after: Any) -> bool:
+    """Whether the sum over all elements is the same before and after a change of type."""
+    if jnp.issubdtype(before.dtype, jnp.floating):
+        return bool(jnp.issubdtype(after.dtype, jnp.floating))
+    wide = before.dtype in (jnp.int32, jnp.int64) and after.dtype.itemsize >= before.dtype.itemsize
+    return wide and bool(jnp.issubdtype(after.dtype, jnp.signedinteger) or jnp.issubdtype(after.dtype, jnp.floating))

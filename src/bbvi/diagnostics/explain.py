@@ -1,0 +1,269 @@
+"""Section 3.1 made visible: the factors that were found in a log joint, who reads whom, and what was lost."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+
+from bbvi.blankets.blankets import Blankets, find_blankets
+from bbvi.blankets.patterns import AbstractPattern, Reduction
+from bbvi.blankets.read_sets import MOST_PAIRS
+from bbvi.blankets.reads import Lost
+from bbvi.diagnostics.plot_blankets import percent, plot_blankets
+from bbvi.gradients.evaluate import Lambda, draw_values
+from bbvi.model.groups import AbstractGroups, Cohort
+from bbvi.model.latents import type_name
+from bbvi.model.model import AnyModel, Problem, bind
+from bbvi.model.start import starting_params
+from bbvi.numerics.address import fold, seed_key
+from bbvi.posterior.posterior import Posterior
+
+_NUM_DRAWS = 1000
+
+
+class Reading(NamedTuple):
+    """How one array of factors reads one array of latents."""
+
+    pattern: AbstractPattern | None
+    pairs: sparse.csr_array | None
+
+    def matrix(self) -> sparse.csr_array:
+        """Factor elements by factors of q."""
+        if self.pairs is not None:
+            return self.pairs
+        assert self.pattern is not None
+        return self.pattern.pairs()
+
+    def per_factor(self) -> np.ndarray:
+        """How many factors of q each factor element reads."""
+        if isinstance(self.pattern, Reduction):
+            free = [s for s, axis in zip(self.pattern.factor_shape, self.pattern.matched, strict=True) if axis is None]
+            return np.full(int(np.prod(self.pattern.term_shape)), int(np.prod(free)))
+        return self.matrix().sum(1, dtype=int)
+
+    def per_latent(self) -> np.ndarray:
+        """How many factor elements each factor of q is read by."""
+        if isinstance(self.pattern, Reduction):
+            summed = [s for a, s in enumerate(self.pattern.term_shape) if a not in self.pattern.matched]
+            return np.full(int(np.prod(self.pattern.factor_shape)), int(np.prod(summed)))
+        return self.matrix().sum(0, dtype=int)
+
+
+class Explanation:
+    """What was found in a log joint: print it, `.plot()` it, or take `.matrix`.
+
+    `.matrix` is a boolean scipy.sparse array, factor elements by latent elements (globals, then the group's locals,
+    in the order of their declaration, row-major); `.factors` and `.latents` name its rows and columns; `.lost` says
+    where precision was lost and why.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        shapes: dict[str, tuple[int, ...]],
+        readings: dict[str, dict[str, Reading]],
+        *,
+        lines: dict[str, str],
+        shares: dict[str, float],
+        lost: list[Lost],
+        title: str,
+        estimators: dict[str, str],
+    ):
+        self.problem, self.shapes, self.readings = problem, shapes, readings
+        self.lines, self.shares, self.lost, self.title = lines, shares, lost, title
+        self.estimators = estimators
+
+    @property
+    def factors(self) -> list[str]:
+        return [_label(term, index) for term, shape in self.shapes.items() for index in np.ndindex(*shape)]
+
+    @property
+    def latents(self) -> list[str]:
+        return [
+            _label(name, index)
+            for name, latent in self.problem.latents.items()
+            for index in np.ndindex(*self.problem.shape(name), *latent.event)
+        ]
+
+    @property
+    def matrix(self) -> sparse.csr_array:
+        num = sum(int(r.per_factor().sum()) for readings in self.readings.values() for r in readings.values())
+        if num > MOST_PAIRS:
+            raise ValueError(f"the matrix would have {num:,} entries; print the table, or explain a smaller model")
+        rows = []
+        for term, shape in self.shapes.items():
+            size, blocks = int(np.prod(shape)), []
+            for name, latent in self.problem.latents.items():
+                event = int(np.prod(latent.event))
+                reading = self.readings[term].get(name)
+                width = int(np.prod(self.problem.shape(name)))
+                block = sparse.csr_array((size, width), dtype=bool) if reading is None else reading.matrix()
+                blocks.append(sparse.kron(block, np.ones((1, event), bool)) if event > 1 else block)
+            rows.append(sparse.hstack(blocks, format="csr"))
+        return sparse.csr_array(sparse.vstack(rows, format="csr").astype(bool))
+
+    def __repr__(self) -> str:
+        return "\n\n".join([self.title, _table(self._factor_rows()), _table(self._latent_rows()), *self._warnings()])
+
+    def plot(self) -> Any:
+        """Draw who reads whom, as a matplotlib figure."""
+        return plot_blankets(self)
+
+    def _factor_rows(self) -> list[list[str]]:
+        rows = [["factors", "shape", "line", "each reads", "variance"]]
+        for term, shape in self.shapes.items():
+            reads = [f"{_span(r.per_factor())} {name}" for name, r in self.readings[term].items()]
+            share = self.shares[term]
+            rows.append(
+                [term, str(shape), self.lines[term], ", ".join(reads) or "nothing", percent(share) if reads else ""]
+            )
+        return rows
+
+    def _latent_rows(self) -> list[list[str]]:
+        total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
+        columns = ["latent", "shape", "q", f"blanket, of {total:,} factors"]
+        rows = [[*columns, "gradient"] if self.estimators else columns]
+        for name, latent in self.problem.latents.items():
+            shape = self.problem.shape(name)
+            counts = np.zeros(int(np.prod(shape)), int)
+            for readings in self.readings.values():
+                if name in readings:
+                    counts = counts + readings[name].per_latent()
+            row = [name, str(shape + latent.event), type_name(latent.family), _span(counts)]
+            rows.append([*row, self.estimators.get(name, "held")] if self.estimators else row)
+        return rows
+
+    def _warnings(self) -> list[str]:
+        if not self.lost:
+            return []
+        places: dict[str, None] = {}
+        for lost in self.lost:
+            places[f"  {lost.line or 'somewhere'}: {lost.why}"] = None
+        return ["Read with less precision than there is (more variance, no bias):\n" + "\n".join(places)]
+
+
+def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = None, group: int = 0) -> Explanation:
+    """Show the factors of a log joint, which latents each reads, and where precision was lost.
+
+    Of a hierarchical model, one group's factors are shown. The last column is each array's share of the variance of
+    log p under q: the posterior's, or the starting q's. With a posterior, the estimator of each latent's gradient is
+    shown.
+
+    Examples:
+        >>> import bbvi, jax.numpy as jnp, numpyro.distributions as dist
+        >>> def log_joint(z, y):
+        ...     walk = dist.Normal(z["x"][:-1], 1.0).log_prob(z["x"][1:]).sum()
+        ...     return walk + dist.Normal(z["x"], 1.0).log_prob(y).sum()
+        >>> found = bbvi.explain(bbvi.Model(log_joint, x=bbvi.real(4)), jnp.zeros(4))
+        >>> found.matrix.astype(int).toarray()[:3]  # the walk
+        array([[1, 1, 0, 0],
+               [0, 1, 1, 0],
+               [0, 0, 1, 1]])
+    """
+    problem, flat, groups = bind(model, data)
+    row = None
+    if groups is not None:
+        if not 0 <= group < problem.num_groups:
+            raise ValueError(f"explain: group must be in 0 .. {problem.num_groups - 1}, got {group}")
+        problem, row = _one_group(model, groups, group)
+    blankets, _ = find_blankets(problem, flat, row)
+    shapes: dict[str, tuple[int, ...]] = {}
+    lines: dict[str, str] = {}
+    lost: list[Lost] = []
+    for part in blankets.parts:
+        shapes |= part.shapes
+        lines |= part.factors.lines
+        lost += part.lost
+    readings = {term: _readings(problem, blankets, term, row) for term in shapes}
+    params = _params(problem, posterior, groups, group)
+    shares = _shares(problem, blankets, params, flat, row)
+    elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
+    num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
+    title = f"{num:,} factors, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
+    return Explanation(
+        problem,
+        shapes,
+        readings,
+        lines=lines,
+        shares=shares,
+        lost=lost,
+        title=title,
+        estimators={} if posterior is None else posterior.estimators,
+    )
+
+
+def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:
+    """The problem of one group at its own length, and its row."""
+    row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([group])))
+    own = {axis: max(1, int(length[0])) for axis, length in groups.lengths(np.array([group])).items()}
+    if isinstance(groups, Cohort):
+        row = dict(row)
+        for name, axis in groups.axes.items():
+            row[name] = row[name][: own[axis]]
+        row["mask"] = {axis: mask[: own[axis]] for axis, mask in row["mask"].items()}
+    return Problem(model, own, 1), row
+
+
+def _readings(problem: Problem, blankets: Blankets, term: str, row: Any) -> dict[str, Reading]:
+    found = {}
+    indices = None
+    for name in problem.latents:
+        pattern = blankets.prior.get(name, {}).get(term) or blankets.group.get(name, {}).get(term)
+        chosen = [item for item in blankets.look_ups.get(name, []) if item.term == term]
+        if pattern is not None:
+            found[name] = Reading(pattern, None)
+        elif chosen:
+            indices = blankets.indices(row) if indices is None else indices
+            found[name] = Reading(None, sum((i.pairs(indices) for i in chosen[1:]), chosen[0].pairs(indices)))
+    return found
+
+
+def _params(problem: Problem, posterior: Posterior | None, groups: AbstractGroups | None, group: int) -> Lambda:
+    if posterior is None:
+        params = starting_params(problem, seed_key(0))
+        group = 0
+    else:
+        params = posterior._params
+    rows = {}
+    for name in problem.locals:
+        corner = (group, *(slice(size) for size in problem.shape(name)))
+        rows[name] = {key: value[corner] for key, value in params["locals"][name].items()}
+    return {**params["globals"], **rows}
+
+
+def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row: Any) -> dict[str, float]:
+    """Each array's share of the sum of their variances under q."""
+
+    def totals(params: Lambda) -> dict[str, Any]:
+        samples = jnp.arange(_NUM_DRAWS, dtype=jnp.uint32)
+        key = seed_key(0)
+        beta, _ = draw_values(problem, problem.globals, params, key=key, samples=samples)
+        found = dict(blankets.prior_factors(beta, data, _NUM_DRAWS))
+        if problem.num_groups:
+            z, _ = draw_values(problem, problem.locals, params, key=fold(key, 0), samples=samples)
+            found |= blankets.group_factors(beta, z, row, _NUM_DRAWS)
+        return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
+
+    sums = eqx.filter_jit(totals)(params)
+    variances = {name: float(np.var(np.asarray(value, np.float64))) for name, value in sums.items()}
+    total = sum(variances.values())
+    return {name: variance / total if total > 0 else 0.0 for name, variance in variances.items()}
+
+
+def _label(name: str, index: tuple[int, ...]) -> str:
+    return name + (f"[{','.join(map(str, index))}]" if index else "")
+
+
+def _span(counts: np.ndarray) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _table(rows: list[list[str]]) -> str:
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

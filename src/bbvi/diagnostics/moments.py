@@ -1,0 +1,119 @@
+"""How noisy is the gradient: its mean and variance over repeats, at a fixed lambda (Figure 2)."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.blankets.analysis import find_target
+from bbvi.draws.batch import check_batch_size
+from bbvi.draws.draws import AbstractDraws, MonteCarlo
+from bbvi.fitting.cache import compiled
+from bbvi.fitting.loop import Loop
+from bbvi.fitting.noise import Pilot
+from bbvi.fitting.optimizers import adagrad
+from bbvi.gradients.auto import AbstractChoice
+from bbvi.gradients.evaluate import Lambda
+from bbvi.gradients.score import AbstractGradient, Estimate, Score
+from bbvi.model.groups import ArrayGroups, Stream
+from bbvi.model.model import AnyModel, bind
+from bbvi.numerics.address import fold, seed_key
+from bbvi.numerics.xla import for_many_runs
+from bbvi.posterior.posterior import Posterior
+
+
+class GradientMoments(NamedTuple):
+    """Moments of the full-data ELBO's gradient, each in the structure of `Posterior.params`."""
+
+    mean: Lambda
+    variance: Lambda
+    standard_error: Lambda
+
+
+def gradient_moments(
+    model: AnyModel,
+    data: Any,
+    posterior: Posterior,
+    *,
+    gradient: AbstractGradient | AbstractChoice | None = None,
+    draws: AbstractDraws | None = None,
+    repeats: int = 1000,
+    batch_size: int | None = None,
+    seed: int | Array = 0,
+) -> GradientMoments:
+    """Repeat the noisy gradient at a posterior's lambda and report its moments.
+
+    Rows of locals carry N/B here, so that every entry estimates the gradient of the full-data ELBO.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(3, 1).log_prob(z["mu"]), mu=bbvi.real(init=0.0))
+        >>> start = bbvi.fit(model, stop=bbvi.Budget(steps=0))
+        >>> moments = bbvi.gradient_moments(model, None, start, draws=bbvi.MonteCarlo(10), repeats=2000)
+        >>> round(float(moments.mean["mu"]["loc"]), 1)  # the exact gradient is 3
+        3.0
+    """
+    gradient, draws = gradient or Score(), draws or MonteCarlo(100)
+    gradient.check(draws)
+    if repeats < 2:
+        raise ValueError(f"gradient_moments needs 2 repeats or more to see a variance, got {repeats}")
+    problem, flat, groups = bind(model, data)
+    if isinstance(groups, Stream):
+        groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
+    size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
+    target = find_target(problem, flat, groups)
+    params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
+    if isinstance(gradient, AbstractChoice):
+        pilot = Pilot(target, params, flat, groups, batch_size=size, key=seed_key(seed))
+        gradient = gradient.settled(pilot, gradient.first(pilot))
+    loop = compiled(target, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+    mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
+    jax.block_until_ready(spread)
+    problem.raise_failure()
+    variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
+    return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))
+
+
+@functools.cache  # one program: at another lambda nothing is compiled again
+def _program() -> Callable[..., tuple[Lambda, Lambda]]:
+    return eqx.filter_jit(_mean_and_spread, **for_many_runs())
+
+
+def _mean_and_spread(
+    loop: Loop, repeats: int, key: Array, params: dict[str, Lambda], flat: Any, groups: Any
+) -> tuple[Lambda, Lambda]:
+    """Mean of the repeats, and sum of their squared distances to it."""
+    zeros = jax.tree.map(jnp.zeros_like, {**params["globals"], **params["locals"]})
+
+    def one(repeat: Array) -> Lambda:
+        batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
+        estimate = loop.gradient.estimate(
+            loop.target, params["globals"], flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
+        )
+        numbers = None if batch is None else batch.groups
+        return full_gradient(estimate, params["locals"], numbers, loop.target.problem.num_groups)
+
+    def body(carry, repeat):
+        # Welford's recursion: no large sums are subtracted
+        mean, spread = carry
+        value = one(repeat)
+        new = jax.tree.map(lambda m, x: m + (x - m) / (repeat + 1), mean, value)
+        spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, value, mean, new)
+        return (new, spread), None
+
+    carry, _ = jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))
+    return carry
+
+
+def full_gradient(estimate: Estimate, rows: Lambda, groups: Array | None, num_groups: int) -> Lambda:
+    """One noisy gradient of the full-data ELBO: the batch's rows times N/B, the others 0."""
+    if groups is None or not rows:
+        return dict(estimate.globals)
+    scale = num_groups / groups.shape[0]
+    full = jax.tree.map(lambda leaf, g: jnp.zeros_like(leaf).at[groups].set(scale * g), dict(rows), estimate.rows)
+    return {**estimate.globals, **full}

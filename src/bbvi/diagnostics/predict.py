@@ -1,0 +1,196 @@
+"""Section 5.1: held-out predictive likelihood by Monte Carlo from the approximate posterior."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array
+
+from bbvi.fitting.fit import fit
+from bbvi.model.groups import Cohort
+from bbvi.model.model import AnyModel, HierarchicalModel, Problem, bind
+from bbvi.numerics.address import fold, seed_key
+from bbvi.posterior.posterior import Posterior
+from bbvi.posterior.ratios import Estimate
+from bbvi.posterior.values import Ragged
+
+_FLOATS_PER_BLOCK = 1 << 24
+
+
+class PredictiveLogLikelihood(NamedTuple):
+    """Held-out log predictive densities.
+
+    Attributes:
+        per_observation: mean of `pointwise`, with a standard error that takes groups as the independent units.
+        per_group: mean of `joint`, with a standard error over groups.
+        pointwise: log p(x_ij | fit data) of each held-out observation, group after group.
+        joint: log p(x_i | fit data) of all held-out observations of each group together.
+        group: the group of each entry of `pointwise`.
+        pointwise_error: Monte Carlo error of each entry of `pointwise`, from the finite number of draws.
+        joint_error: the same for `joint`.
+    """
+
+    per_observation: Estimate
+    per_group: Estimate
+    pointwise: np.ndarray
+    joint: np.ndarray
+    group: np.ndarray
+    pointwise_error: np.ndarray
+    joint_error: np.ndarray
+
+
+def predictive_log_likelihood(
+    posterior: Posterior | Any,
+    fit_data: Any,
+    held_out_data: Any,
+    *,
+    observed: str | Callable[[Any], Any] | None = None,
+    num_draws: int = 1000,
+    seed: int = 0,
+    model: AnyModel | None = None,
+    **fit_options: Any,
+) -> PredictiveLogLikelihood:
+    """Score held-out observations of groups whose locals are fitted to the rest of their data.
+
+    `fit_data` and `held_out_data` have the same groups and differ in which observations they mark as observed.
+    Locals are fitted to `fit_data` with the posterior's globals held; `fit_options` go to `bbvi.fit`. Then the
+    likelihood of `held_out_data` is averaged over draws. `observed` names the field of a row, or is a function of
+    a row, that tells which elements of the likelihood's terms are observations.
+
+    In place of a posterior it takes draws of all latents by MCMC given `fit_data`, a dict of arrays
+    `(draw, ...)` and `(draw, group, ...)` or an ArviZ InferenceData, with `model=`.
+
+    Examples:
+        >>> import bbvi, jax.numpy as jnp, numpyro.distributions as dist
+        >>> model = bbvi.HierarchicalModel(
+        ...     log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["w"]),
+        ...     log_likelihood=lambda beta, z, y: dist.Normal(beta["w"], 1).log_prob(y),
+        ...     globals={"w": bbvi.real()},
+        ... )
+        >>> posterior = bbvi.fit(model, jnp.array([0.3, 0.9, 0.6, 0.2]))
+        >>> score = bbvi.predictive_log_likelihood(posterior, None, jnp.array([0.4, 0.5]))
+        >>> score.joint.shape
+        (2,)
+    """
+    draws, model = _draws(posterior, fit_data, num_draws, seed, model, fit_options)
+    problem, _, groups = bind(model, held_out_data)
+    assert groups is not None
+    if isinstance(groups, Cohort) and observed is None:
+        raise ValueError(
+            "ragged data have padding: say which elements of the likelihood are observations, "
+            'for example observed="observed" or observed=lambda row: row["mask"]["visit"]'
+        )
+    draws = problem.joined(draws)
+    beta = {name: jnp.moveaxis(jnp.asarray(draws[name]), 0, -1) for name in problem.globals}
+    z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
+    samples = jnp.arange(jax.tree.leaves((beta, z))[0].shape[-1], dtype=jnp.uint32)
+    key = fold(seed_key(seed), "predict")
+    z |= jax.vmap(lambda g: problem.place(fold(key, g), samples, g))(jnp.arange(problem.num_groups))
+    score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)))
+    blocks = _blocks(problem, jax.tree.leaves((beta, z))[0].shape[-1])
+    parts = []
+    for begin in range(0, problem.num_groups, blocks):
+        numbers = np.arange(begin, min(begin + blocks, problem.num_groups))
+        local = jax.tree.map(lambda leaf, n=numbers: leaf[n], z)
+        parts.append(jax.tree.map(np.asarray, score(local, groups.take(numbers))))
+        problem.raise_failure()
+    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    return _collect(whole)
+
+
+def _draws(
+    posterior: Any, fit_data: Any, num: int, seed: int, model: AnyModel | None, fit_options: dict[str, Any]
+) -> tuple[dict[str, Any], AnyModel]:
+    if isinstance(posterior, Posterior):
+        if not isinstance(posterior.model, HierarchicalModel):
+            raise TypeError(
+                "predictive_log_likelihood needs a HierarchicalModel: a flat log joint does not say which part "
+                "is the likelihood of which observation"
+            )
+        if posterior.model.locals:
+            local = fit(posterior.model, fit_data, hold=posterior, seed=seed, **fit_options)
+            return local.sample(num, seed), posterior.model
+        return posterior.sample(num, seed), posterior.model
+    if not isinstance(model, HierarchicalModel):
+        raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
+    values = posterior
+    if hasattr(posterior, "posterior"):
+        stacked = posterior.posterior.stack(draw_=("chain", "draw")).transpose("draw_", ...)
+        values = {name: stacked[name].values for name in stacked.data_vars}
+    missing = [name for name in (*model.globals, *model.locals) if name not in values]
+    if missing:
+        raise ValueError(f"the draws lack the latents {missing}")
+    return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}, model
+
+
+def _groups_first(draws: Any, problem: Problem, name: str) -> Array:
+    array = jnp.asarray(draws.padded if isinstance(draws, Ragged) else draws)
+    latent = problem.locals[name]
+    expected = (array.shape[0], problem.num_groups, *problem.shape(name), *latent.event)
+    if array.shape != expected:
+        raise ValueError(f"draws of {name!r} have shape {array.shape}, the held-out data need {expected}")
+    if latent.ragged_axes:
+        array = jnp.where(jnp.isnan(array), 1, array)  # ArviZ marks padding by NaN; no unmasked term reads it
+    return jnp.moveaxis(array, 0, -1)
+
+
+def _blocks(problem: Problem, num_draws: int) -> int:
+    size = sum(int(np.prod(problem.shape(name))) for name in problem.latents) + 1
+    return max(1, _FLOATS_PER_BLOCK // (num_draws * size * 8))
+
+
+def _score_group(problem: Problem, beta: Any, z: Any, row: Any, observed: Any) -> dict[str, Any]:
+    """log mean exp over draws, of each likelihood element and of their sum, with Monte Carlo errors."""
+    num = jax.tree.leaves((beta, z))[0].shape[-1]
+    terms = jax.vmap(lambda b, z_one: problem.likelihood_terms(b, z_one, row), in_axes=-1, out_axes=-1, axis_size=num)(
+        beta, z
+    )
+    masks = _masks(terms, row, observed)
+    flat = jnp.concatenate([term.reshape(-1, num) for term in terms.values()])
+    keep = jnp.concatenate([masks[name].reshape(-1) for name in terms])
+    total = jnp.where(keep[:, None], flat, 0).sum(0)
+    pointwise, error = _log_mean(flat)
+    joint, joint_error = _log_mean(total)
+    return {"pointwise": pointwise, "error": error, "keep": keep, "joint": joint, "joint_error": joint_error}
+
+
+def _log_mean(log_values: Array) -> tuple[Array, Array]:
+    num = log_values.shape[-1]
+    mean = logsumexp(log_values, axis=-1) - jnp.log(num)
+    relative = jnp.exp(log_values - mean[..., None])
+    return mean, jnp.std(relative, axis=-1) / jnp.sqrt(num)
+
+
+def _masks(terms: dict[str, Array], row: Any, observed: Any) -> dict[str, Array]:
+    if observed is None:
+        return {name: jnp.ones(term.shape[:-1], bool) for name, term in terms.items()}
+    mask = jnp.asarray(row[observed] if isinstance(observed, str) else observed(row), bool)
+    out = {}
+    for name, term in terms.items():
+        try:
+            out[name] = jnp.broadcast_to(mask, term.shape[:-1])
+        except ValueError:
+            raise ValueError(
+                f"observed has shape {mask.shape} but {name} has shape {term.shape[:-1]}; return the likelihood's terms "
+                "unsummed, one for each observation"
+            ) from None
+    return out
+
+
+def _collect(parts: dict[str, np.ndarray]) -> PredictiveLogLikelihood:
+    keep = parts["keep"]
+    group = np.broadcast_to(np.arange(keep.shape[0])[:, None], keep.shape)[keep]
+    pointwise, joint = parts["pointwise"][keep].astype(np.float64), parts["joint"].astype(np.float64)
+    if not len(pointwise):
+        raise ValueError("held_out_data has no observations: `observed` is false everywhere")
+    mean = pointwise.mean()
+    per_group = np.bincount(group, weights=pointwise - mean, minlength=keep.shape[0])
+    error = np.sqrt((per_group**2).sum()) / len(pointwise)
+    joint_error = joint.std(ddof=1) / np.sqrt(len(joint)) if len(joint) > 1 else np.nan
+    return PredictiveLogLikelihood(
+        Estimate(float(mean), float(error)), Estimate(float(joint.mean()), float(joint_error)), pointwise, joint, group,
+        parts["error"][keep], parts["joint_error"],
+    )  # fmt: skip

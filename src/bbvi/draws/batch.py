@@ -1,0 +1,42 @@
+"""Section 4.2: which groups a step looks at, uniform without replacement, in time that does not grow with N."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from bbvi.numerics.address import Key, fold
+
+
+def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -> Int[Array, " batch"]:
+    """The batch of this step: every subset of this size is equally likely (Floyd's algorithm)."""
+    if batch_size == num_groups:
+        return jnp.arange(num_groups)
+    words = fold(key, "batch", step)
+    step_key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    tops = jnp.arange(num_groups - batch_size, num_groups)
+    keys = jax.vmap(lambda i: jax.random.fold_in(step_key, i))(jnp.arange(batch_size))
+    picks = jax.vmap(lambda k, top: jax.random.randint(k, (), 0, top + 1))(keys, tops)
+
+    def choose(i, chosen):
+        taken = jnp.any(chosen == picks[i])
+        return chosen.at[i].set(jnp.where(taken, tops[i], picks[i]))
+
+    return jax.lax.fori_loop(0, batch_size, choose, jnp.full(batch_size, -1))
+
+
+def by_bucket(groups: Int[Array, " batch"], bucket: Int[Array, " groups"], num: int) -> tuple[Array, Array]:
+    """A batch in the order of its groups' buckets, and how many are in each; that does not change its law."""
+    order = jnp.argsort(bucket[groups])
+    return groups[order], jnp.bincount(bucket[groups], length=num)
+
+
+def check_batch_size(batch_size: int | None, num_groups: int) -> int:
+    """The batch size of a hierarchical fit; all groups by default."""
+    if batch_size is None:
+        return num_groups
+    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of 1 or more, got {batch_size!r}")
+    if batch_size > num_groups:
+        raise ValueError(f"batch_size={batch_size} is larger than the number of groups, {num_groups}")
+    return int(batch_size)

@@ -1,0 +1,180 @@
+"""The factors of q that a step looks at as rows, one after the other: drawing and summing do not care about groups.
+
+A latent whose first axis is ragged is packed, so that there are no rows of padding between groups.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, UInt32
+
+from bbvi.draws.draws import Drawer
+from bbvi.families import Params
+from bbvi.model.latents import Latent
+from bbvi.numerics.address import Key, fold
+
+_FLOATS_PER_TILE = 1 << 14
+# places of a packed axis come in multiples of this, and so do those in a tile, up to it
+_PLACES = 64
+
+
+class Rows(NamedTuple):
+    """One latent's factors of q: lambda, prepared, and where each factor's random numbers are.
+
+    `real` tells which are not padding, and those from `used` on need not be looked at.
+    """
+
+    prepared: Any
+    keys: UInt32[Array, "rows 2"]
+    groups: Int[Array, " rows"]
+    elements: UInt32[Array, " rows"]
+    real: Bool[Array, " rows"] | None
+    used: Int[Array, ""] | None
+
+
+class Packing(NamedTuple):
+    """Where the groups of a batch stand along a packed axis: slot and position of each place, and where each begins."""
+
+    slots: Int[Array, " places"]
+    positions: Int[Array, " places"]
+    first: Int[Array, " batch"]
+    used: Int[Array, ""]
+
+
+def pack(lengths: Int[Array, " batch"], longest: int) -> Packing:
+    """Groups of these lengths one after the other, with room for the padding of the last one."""
+    ends = jnp.cumsum(lengths)
+    places = jnp.arange(-(-(len(lengths) + 1) * longest // _PLACES) * _PLACES)
+    slots = jnp.minimum(jnp.searchsorted(ends, places, side="right"), len(lengths) - 1)
+    first = ends - lengths
+    return Packing(slots, jnp.clip(places - first[slots], 0, longest - 1), first, ends[-1])
+
+
+def is_packed(latent: Latent) -> bool:
+    """Whether the factors of a latent are packed: with one ragged axis, and that the first."""
+    return bool(latent.shape) and latent.ragged_axes == latent.shape[:1]
+
+
+def global_rows(drawer: Drawer, params: Params, key: Key, num_samples: int) -> Rows:
+    """The factors of a global latent; `key` is that of the latent."""
+    elements = jnp.asarray(drawer.latent.elements({})).reshape(-1)
+    keys = jnp.broadcast_to(key, (len(elements), 2))
+    groups = jnp.zeros(len(elements), jnp.uint32)
+    return _filled(Rows(_flat(drawer.latent, params), keys, groups, elements, None, None), drawer, num_samples)
+
+
+def local_rows(
+    drawer: Drawer,
+    params: Params,
+    keys: UInt32[Array, "batch 2"],
+    groups: Int[Array, " batch"],
+    lengths: Mapping[str, int],
+    own: Mapping[str, Array],
+    packing: Packing | None,
+    num_samples: int,
+) -> Rows:
+    """The factors of a local latent of all groups of a batch; `params` has groups first."""
+    latent = drawer.latent
+    elements = jnp.asarray(latent.elements(dict(lengths)))
+    if packing is not None:
+        inner = int(np.prod(elements.shape[1:]))
+        flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
+        slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
+        number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
+        rows = Rows(flat, keys[slots], groups[slots], number, real, used)
+        _, prepared = over_rows(lambda part: ((), drawer.prepare(part.prepared)), rows, _PLACES * inner)
+        return rows._replace(prepared=prepared)
+    slots = jnp.repeat(jnp.arange(len(groups)), int(np.prod(elements.shape)))
+    number = jnp.tile(elements.reshape(-1), len(groups))
+    everywhere: Array | None = None
+    if latent.ragged_axes:
+        everywhere = jax.vmap(lambda n: latent.mask(dict(lengths), n))(dict(own)).reshape(-1)
+    return _filled(
+        Rows(_flat(latent, params), keys[slots], groups[slots], number, everywhere, None), drawer, num_samples
+    )
+
+
+def _flat(latent: Latent, params: Params) -> Params:
+    """One axis of factors, in place of all that stand before those of a factor's own parameters."""
+    entries = latent.family.parameters()
+    return {name: jnp.reshape(leaf, (-1, *entries[name].raw_shape())) for name, leaf in params.items()}
+
+
+def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
+    """The same rows, of which only lambda is known, prepared and filled up to whole tiles."""
+    num = len(rows.elements)
+    fill = -num % tile_size(num, num_samples)
+    if fill:
+        real = jnp.ones(num, bool) if rows.real is None else rows.real
+        rows = jax.tree.map(
+            lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows._replace(real=None)
+        )._replace(real=jnp.concatenate([real, jnp.zeros(fill, bool)]))
+    return rows._replace(prepared=drawer.prepare(rows.prepared))
+
+
+def key_rows(key: Key, groups: Array, name: str) -> UInt32[Array, "batch 2"]:
+    """The keys of a latent in several groups."""
+    return jax.vmap(lambda group: fold(fold(key, group), name))(groups)
+
+
+def unpack(latent: Latent, flat: Any, batch: int, shape: tuple[int, ...], packing: Packing | None, own: Any) -> Any:
+    """From rows back to arrays with groups first, zero where there is padding."""
+
+    def one(leaf: Array) -> Array:
+        if packing is None:
+            return leaf[: batch * int(np.prod(shape))].reshape(batch, *shape, *leaf.shape[1:])
+        places = leaf.reshape(-1, *shape[1:], *leaf.shape[1:])
+        at = packing.first[:, None] + jnp.arange(shape[0])
+        keep = jnp.arange(shape[0]) < own[latent.shape[0]][:, None]
+        found = places[jnp.minimum(at, len(places) - 1)]
+        return jnp.where(keep.reshape(*keep.shape, *[1] * (found.ndim - 2)), found, 0)
+
+    return jax.tree.map(one, flat)
+
+
+def tile_size(num: int, num_samples: int, inner: int | None = None) -> int:
+    """How many rows are looked at a time: all, if there are few; whole places of `inner` rows, if these are packed."""
+    tile = max(1, _FLOATS_PER_TILE // num_samples)
+    if num <= 2 * tile:
+        return num
+    if inner is None:
+        return tile
+    places = 1
+    while 2 * places * inner <= tile and places < _PLACES:
+        places *= 2
+    return places * inner
+
+
+def over_rows(
+    function: Callable[..., tuple[Any, Any]], rows: Rows, tile: int, *others: Any, into: Any = None
+) -> tuple[Any, Any]:
+    """`function(rows, *others) -> (totals, arrays)` of a tile of rows at a time: totals added up, arrays joined.
+
+    All arrays, in and out, have rows first; `into` are arrays to put the results into, where there is more than a tile.
+    """
+    num = len(rows.elements)
+    inputs = (rows._replace(used=None), *others)
+    if tile >= num:
+        return function(*inputs)
+    traced = jax.jit(function)
+
+    def part(at: Array) -> Any:
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, tile), inputs)
+
+    shapes = jax.eval_shape(lambda at: traced(*part(at)), jnp.int32(0))
+    totals = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+    if into is None:
+        into = jax.tree.map(lambda leaf: jnp.zeros((num, *leaf.shape[1:]), leaf.dtype), shapes[1])
+
+    def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        totals, arrays = carry
+        at = number * tile
+        more, new = traced(*part(at))
+        joined = jax.tree.map(lambda all_, leaf: jax.lax.dynamic_update_slice_in_dim(all_, leaf, at, 0), arrays, new)
+        return jax.tree.map(jnp.add, totals, more), joined
+
+    last = num // tile if rows.used is None else -(-rows.used // tile)
+    return jax.lax.fori_loop(0, last, body, (totals, into))

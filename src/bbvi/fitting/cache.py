@@ -1,0 +1,79 @@
+"""Compiled steps are kept: a fit that does the same with other numbers need not wait for the compiler again.
+
+The user's functions are traced at every fit, and their traces compared: a function that changed, or that reads a
+variable that changed, is another one.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from bbvi.blankets.analysis import Target
+from bbvi.draws.draws import AbstractDraws
+from bbvi.fitting.loop import Loop
+from bbvi.fitting.stop import AbstractStop, Budget
+from bbvi.gradients.score import AbstractGradient
+
+_MOST = 8
+_kept: OrderedDict[Hashable, Loop] = OrderedDict()
+
+
+def compiled(
+    target: Target,
+    data: Any,
+    gradient: AbstractGradient,
+    draws: AbstractDraws,
+    optimizer: optax.GradientTransformation,
+    stops: Sequence[AbstractStop],
+    *,
+    batch_size: int,
+    capacity: int,
+) -> Loop:
+    """The compiled loop of a fit: that of an earlier fit if it is the same."""
+
+    def make() -> Loop:
+        return Loop(target, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
+
+    if target.problem.opaque:
+        return make()  # bound to this fit's workers and failures
+    # budgets are kept outside the loop
+    rules = tuple(Budget if isinstance(rule, Budget) else rule for rule in stops)
+    key = (_signature(target, data), gradient, draws, optimizer, rules, batch_size, capacity)
+    try:
+        found = _kept.pop(key, None)
+    except TypeError:  # a plug-in that holds arrays cannot be compared
+        return make()
+    _kept[key] = found or make()
+    while len(_kept) > _MOST:
+        _kept.popitem(last=False)
+    return _kept[key]
+
+
+def _signature(target: Target, data: Any) -> str:
+    """All that a step of this target depends on, but for its arguments."""
+    digest = hashlib.sha256()
+
+    def add(*things: Any) -> None:
+        for thing in things:
+            is_array = isinstance(thing, (np.ndarray, jax.Array))
+            if is_array:
+                add(str(thing.dtype), str(thing.shape))
+            digest.update(np.ascontiguousarray(thing).tobytes() if is_array else repr(thing).encode())
+            digest.update(b"|")
+
+    problem = target.problem
+    add(problem.num_groups, target.fit_globals, dict(target.axes))
+    for name, latent in problem.latents.items():
+        add(name, name in problem.globals, latent.shape, latent.event, latent.family)
+    # the values of a flat model's data decide what is read
+    add(*jax.tree.leaves(data))
+    for bucket in target.buckets or (target.whole,):
+        add(bucket.problem.lengths, bucket.floats_per_draw)
+        for part in bucket.blankets.parts:
+            add(*part.traced())
+    return digest.hexdigest()

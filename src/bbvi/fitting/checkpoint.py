@@ -1,0 +1,77 @@
+"""Checkpoints: the loop's whole state in a file, so that a run can go on where it stopped, bit by bit."""
+
+import dataclasses
+import itertools
+import os
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.fitting.loop import State
+from bbvi.posterior.storage import check_same_model, describe, read, write
+
+History = list[dict[str, np.ndarray]]
+
+
+def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
+    """What two calls must share to be one run: settings as text, arrays by a checksum."""
+    return {name: _text(value) for name, value in settings.items()} | {
+        name: f"checksum {_checksum(tree):08x}" for name, tree in arrays.items()
+    }
+
+
+def _text(value: Any) -> str:
+    # every field, where equinox leaves out defaults: spelt out or not, they are the same setting
+    if isinstance(value, type):
+        return value.__name__
+    if dataclasses.is_dataclass(value):
+        fields = (f"{field.name}={_text(getattr(value, field.name))}" for field in dataclasses.fields(value))
+        return f"{type(value).__name__}({', '.join(fields)})"
+    return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else repr(value)
+
+
+def _checksum(tree: Any) -> int:
+    checksum = 0
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
+            array = np.ascontiguousarray(leaf)
+            checksum = zlib.crc32(f"{array.dtype}{array.shape}".encode() + array.tobytes(), checksum)
+    return checksum
+
+
+def save_checkpoint(
+    path: Any, model: Any, settings: dict[str, Any], state: State, history: History, estimators: dict[str, str]
+) -> None:
+    """Write the state and the estimators in use; the file at `path` is always a whole one."""
+    leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    names = history[0].keys() if history else ()
+    columns = {f"history/{name}": np.concatenate([record[name] for record in history]) for name in names}
+    header = {"model": describe(model), "settings": settings, "estimators": estimators}
+    write(path, "checkpoint", header, leaves | columns)
+
+
+def load_checkpoint(
+    path: Any, model: Any, settings: dict[str, Any], like: State
+) -> tuple[State, History, dict[str, str]] | None:
+    """Read the state and the estimators of an earlier run of the same call; None if there is none."""
+    if not os.path.exists(path):
+        return None
+    header, arrays = read(path, "checkpoint")
+    check_same_model(path, header["model"], model)
+    for name, value in settings.items():
+        if header["settings"].get(name) != value:
+            raise ValueError(
+                f"{path} belongs to a run with another {name}: {header['settings'].get(name)} there, {value} here; "
+                "repeat the same call to go on with it, or give another path"
+            )
+    history = {name.removeprefix("history/"): value for name, value in arrays.items() if name.startswith("history/")}
+    leaves, structure = jax.tree.flatten(like)
+    saved = [arrays[name] for name in sorted((n for n in arrays if n.startswith("leaf")), key=lambda n: int(n[4:]))]
+    for mine, its in itertools.zip_longest(leaves, saved):
+        if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
+            raise ValueError(f"{path} belongs to a run with another optimizer or other stopping rules")
+    state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
+    return state, [history] if history else [], header["estimators"]

@@ -1,0 +1,250 @@
+"""Algorithms 1 and 2 as a compiled loop: draw, estimate, step, ask the stopping rules; many steps to a call."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from bbvi.blankets.analysis import Target
+from bbvi.draws.batch import by_bucket, draw_groups
+from bbvi.draws.draws import AbstractDraws
+from bbvi.fitting.optimizers import Families, ascend, ascend_rows, init_rows
+from bbvi.fitting.stop import AbstractStop, Info
+from bbvi.gradients.evaluate import Batch, Lambda
+from bbvi.gradients.score import AbstractGradient, Estimate
+from bbvi.model.groups import AbstractGroups, Cohort, Stream
+from bbvi.numerics.address import Key, fold
+from bbvi.numerics.stages import run_time_true, stored
+from bbvi.numerics.xla import for_many_runs
+
+
+class State(NamedTuple):
+    """All that the next step needs. Random numbers are a function of the step's number, so no key is here."""
+
+    params: dict[str, Lambda]
+    optimizer: dict[str, Any]
+    stops: tuple[Any, ...]
+    #: what the number of draws is decided by
+    draws: Any
+    step: Array
+    #: which stopping rule fired, or -1
+    fired: Array
+    #: which latent's gradient was not finite, or -1; one beyond the last if the ELBO was not
+    broken: Array
+
+
+class Record(NamedTuple):
+    """What a human wants to see of each step."""
+
+    elbo: Array
+    elbo_error: Array
+    change: Array
+    floored: Array
+    draws: Array
+
+
+class Prefetched(eqx.Module):
+    """Rows of the batches of a few coming steps, fetched from a source that the device cannot index."""
+
+    rows: Any
+
+
+class Loop:
+    """The step of one fit, compiled once; nothing in it depends on how many steps a call makes."""
+
+    def __init__(
+        self,
+        target: Target,
+        gradient: AbstractGradient,
+        draws: AbstractDraws,
+        optimizer: optax.GradientTransformation,
+        stops: Sequence[AbstractStop],
+        *,
+        batch_size: int,
+        capacity: int,
+    ):
+        self.target, self.gradient, self.optimizer = target, gradient, optimizer
+        self.draws = draws.arranged(target.problem, target.blankets, gradient.num_folds(draws))
+        self.stops, self.batch_size, self.capacity = tuple(stops), batch_size, capacity
+        self._families: dict[str, Families] = {
+            "globals": {name: latent.family for name, latent in target.problem.globals.items()},
+            "locals": {name: latent.family for name, latent in target.problem.locals.items()},
+        }
+
+        def run(kept: tuple[Key, Any, Any, Array], state: State) -> tuple[State, Record, Array]:
+            return self._run(state, *kept)
+
+        # the state's buffers are given away: a step must not copy the rows of all groups
+        self._compiled = eqx.filter_jit(run, donate="all-except-first", **for_many_runs())
+
+    def init(self, params: dict[str, Lambda]) -> State:
+        """The state before the first step."""
+        fitted = self._fitted(params)
+        optimizer = {
+            "globals": self.optimizer.init(fitted["globals"]),
+            "locals": init_rows(self.optimizer, params["locals"]),
+        }
+        stops = tuple(stop.init(fitted) for stop in self.stops)
+        state = State(params, optimizer, stops, self.draws.init(), jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
+        return own_copy(state)
+
+    def groups(self, key: Key, step: int | Array) -> Array:
+        """The batch of a step."""
+        return draw_groups(key, step, self.target.problem.num_groups, self.batch_size)
+
+    def run(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int):
+        """Make up to `steps` steps, fewer when a rule fires; the state, the record, and how many were made.
+
+        The state handed in is used up.
+        """
+        source: Any = groups
+        if isinstance(groups, Stream):
+            source = self.prefetch(groups, key, int(state.step), steps)
+        return self._compiled((key, data, source, state.step + steps), state)
+
+    def elbos(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int) -> np.ndarray:
+        """The ELBO at the state's lambda as each of the first `steps` steps of a run would estimate it."""
+        here, going, out = state, own_copy(state), []
+        for step in range(steps):
+            # the same number of draws in all steps, wherever lambda is
+            params, draws = own_copy((here.params, here.draws))
+            at = going._replace(
+                params=params, draws=draws, step=jnp.int32(step), fired=jnp.int32(-1), broken=jnp.int32(-1)
+            )
+            going, record, _ = self.run(at, key, data, groups, 1)
+            out.append(float(record.elbo[0]))
+        return np.array(out)
+
+    def prefetch(self, groups: Stream, key: Key, step: int, steps: int) -> Prefetched:
+        """The rows of the next steps' batches, filled up to the capacity so that shapes do not change."""
+        rows = [groups.take(jax.device_get(self.groups(key, step + i))) for i in range(steps)]
+        rows += rows[-1:] * (self.capacity - steps)
+        return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
+
+    def draws_key(self, key: Key, step: Array) -> Key:
+        """Where the random numbers of a step's draws begin."""
+        return fold(key, "draws", step)
+
+    def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
+        return {"globals": params["globals"] if self.target.fit_globals else {}, "locals": params["locals"]}
+
+    def _run(self, state: State, key: Key, data: Any, source: Any, end: Array):
+        zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
+        record = Record(zeros, zeros, zeros, counts, counts)
+        begin = state.step
+        # memory for the draws of a step, handed on from step to step
+        batch = jax.eval_shape(lambda: self.batch(state.params, key, begin, source, jnp.int32(0)))
+        room = jax.eval_shape(
+            lambda b: self.draws.room(lambda draws: self.gradient.room(self.target, state.params["globals"], b, draws)),
+            batch,
+        )
+        room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), room)
+
+        def go_on(carry):
+            state, *_ = carry
+            return (state.step < end) & (state.fired < 0) & (state.broken < 0)
+
+        def body(carry):
+            state, record, room = carry
+            i = state.step - begin
+            state, info, room = self._step(state, key, data, source, i, room)
+            return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info), room
+
+        state, record, _ = jax.lax.while_loop(go_on, body, (state, record, room))
+        return state, record, state.step - begin
+
+    def batch(self, params: dict[str, Lambda], key: Key, step: Array, source: Any, i: Array) -> Batch | None:
+        """This step's groups with their rows of data and of lambda."""
+        if source is None:
+            return None
+        groups, counts = self.groups(key, step), None
+        if isinstance(source, Cohort) and self.target.buckets:
+            groups, counts = by_bucket(groups, source.bucket, len(self.target.buckets))
+        if isinstance(source, Prefetched):
+            rows, lengths = jax.tree.map(lambda leaf: leaf[i], source.rows), {}
+        else:
+            rows, lengths = source.take(groups), source.lengths(groups)
+        return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]), counts)
+
+    def _step(self, state: State, key: Key, data: Any, source: Any, i: Array, room: Any) -> tuple[State, Record, Any]:
+        batch = self.batch(state.params, key, state.step, source, i)
+
+        def by(draws: AbstractDraws, key: Key, room: Any) -> Estimate:
+            return self.gradient.estimate(
+                self.target, state.params["globals"], data, batch, draws=draws, key=key, room=room
+            )
+
+        at = stored(run_time_true(key), self.draws_key(key, state.step))
+        draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, room=room)
+        before, after, optimizer = self._ascend(state, estimate, batch)
+        broken = self._broken(estimate, after)
+        good = broken < 0
+        after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, before)
+        num_groups = self.target.problem.num_groups
+        info = Info(estimate, None if batch is None else batch.groups, num_groups)
+        stops, fired = [], jnp.int32(-1)
+        for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
+            stop_state, fires = stop.update(stop_state, before, after, info)
+            stops.append(stop_state)
+            fired = jnp.where(good & fires & (fired < 0), number, fired)
+        params = dict(state.params)
+        params["globals"] = after["globals"] if self.target.fit_globals else state.params["globals"]
+        if batch is not None and self.target.problem.locals:
+            params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
+        changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
+        change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
+        record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
+        new = State(params, optimizer, tuple(stops), draws, state.step + good, fired, broken)
+        if self.target.problem.opaque:
+            # a call that failed can be made again: all of the state stays that of the last good step
+            kept = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)
+            new = kept._replace(broken=broken)
+        return new, record, estimate.room
+
+    def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
+        before: dict[str, Lambda] = {"globals": {}, "rows": {}}
+        after: dict[str, Lambda] = {"globals": {}, "rows": {}}
+        optimizer = dict(state.optimizer)
+        if self.target.fit_globals and state.params["globals"]:
+            before["globals"] = state.params["globals"]
+            after["globals"], optimizer["globals"] = ascend(
+                self.optimizer,
+                estimate.globals,
+                state.optimizer["globals"],
+                before["globals"],
+                self._families["globals"],
+            )
+        if batch is not None and self.target.problem.locals:
+            before["rows"] = batch.params
+            rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
+            after["rows"], rows = ascend_rows(
+                self.optimizer, estimate.rows, rows, batch.params, self._families["locals"]
+            )
+            optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
+        return before, after, optimizer
+
+    def _broken(self, estimate: Estimate, after: dict[str, Lambda]) -> Array:
+        """The first latent, in declaration order, with a gradient or a parameter that is not finite.
+
+        One beyond the last where only the ELBO is not: a factor that reads no latent can do that.
+        """
+        broken = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(self.target.problem.latents))
+        for number, name in reversed(list(enumerate(self.target.problem.latents))):
+            seen = [part[name] for part in (estimate.globals, estimate.rows, *after.values()) if name in part]
+            finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(seen)] or [jnp.bool_(True)])
+            broken = jnp.where(jnp.all(finite), broken, number)
+        return broken
+
+
+def own_copy(tree: Any) -> Any:
+    """A copy that shares no buffer with anything, nor any two of its leaves with each other."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def _scatter(rows: Any, groups: Array, new: Any) -> Any:
+    return jax.tree.map(lambda leaf, value: leaf.at[groups].set(value), rows, new)

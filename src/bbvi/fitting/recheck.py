@@ -1,0 +1,84 @@
+"""Section 3.1 during a fit: do the terms of opaque functions still read only what they were found to read?
+
+A fit goes where no random point of the start was. At fixed steps, so that a run stays the same run, a factor of q or
+two are moved between two draws from the current q.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.gradients.evaluate import Lambda, draw_values
+from bbvi.model.groups import AbstractGroups
+from bbvi.model.model import Problem
+from bbvi.model.opaque.calls import OpaqueError
+from bbvi.numerics.address import Key, fold
+
+#: a re-check costs three calls of each opaque function, so it is rare beside the draws of this many steps
+RECHECK_STEPS = 20
+
+
+class Recheck:
+    """The re-check of one fit."""
+
+    def __init__(self, problem: Problem, groups: AbstractGroups | None, key: Key):
+        self._problem, self._groups, self._key = problem, groups, fold(key, "recheck")
+
+        def draw(params: Lambda, key: Key, local: bool) -> dict[str, Array]:
+            latents = problem.locals if local else problem.globals
+            return draw_values(problem, latents, params, key=key, samples=jnp.arange(2, dtype=jnp.uint32))[0]
+
+        self._draw = eqx.filter_jit(draw)
+
+    def __call__(self, params: dict[str, Lambda], step: int) -> None:
+        """Raise if a term changes with a latent that it was not found to read."""
+        hosts = [host for host in self._problem.opaque.values() if not host.known.all()]
+        if not hosts:  # where every term reads everything there is nothing to breach
+            return
+        seed = int(fold(self._key, step)[0])
+        beta = self._points(params["globals"], fold(self._key, step, 1), False)
+        z: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        row = None
+        if self._groups is not None:
+            group = np.random.default_rng(seed).integers(len(self._groups), size=1)
+            row = _row(self._groups.take(group), 0)
+            z = self._points(_row(params["locals"], int(group[0])), fold(self._key, step, 2), True)
+        for host in hosts:
+            found = host.recheck((beta[0], z[0]), (beta[1], z[1]), row, seed)
+            if found is not None:
+                raise OpaqueError(
+                    f"{host.label}: after {step} steps {found}, which it was not found to read before the fit, so that the "
+                    "gradient may have been biased. If it is random, declare stochastic=True; if it reads more at some "
+                    "values than at others, declare with reads= all that its terms can read"
+                )
+
+    def _points(self, params: Lambda, key: Key, local: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        drawn = {name: np.asarray(value) for name, value in self._draw(params, key, local).items()}
+        base, other = ({name: value[..., i] for name, value in drawn.items()} for i in range(2))
+        return base, other
+
+
+@contextlib.contextmanager
+def keeping_posterior(reached: Callable[[str], Any], steps: int, checkpoint: Any) -> Iterator[None]:
+    """Hand what was reached so far to the error of an opaque function, and say in it where that is."""
+    try:
+        yield
+    except OpaqueError as error:
+        where = f"The {steps} steps made until then are in this error's .posterior"
+        if checkpoint is not None:
+            where += f", and in {checkpoint}: the same call again goes on from there"
+        kept = OpaqueError(f"{error}. {where}")
+        kept.posterior = reached(f"an opaque function failed: {error}")
+        for note in getattr(error, "__notes__", ()):
+            kept.add_note(note)
+        raise kept from error
+
+
+def _row(tree: Any, i: int) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf[i]), tree)

@@ -1,0 +1,137 @@
+"""As many draws as the gradient needs: the norm test of Byrd, Chin, Nocedal and Wu 2012.
+
+With g the gradient of a step, v its variance from one draw and S draws, noise does not hide the way as long as
+v / S <= |g|**2, both in the Fisher metric, sum g**2 / F. Every few steps make two independent estimates g1 and g2 and take
+their mean; then <g1, g2> measures |g|**2, and S |g1 - g2|**2 / 2 measures v, without bias. Such measurements, averaged,
+choose the number of draws of later steps, never of their own.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bbvi.draws.draws import AbstractDraws, MonteCarlo, check_numbers
+from bbvi.gradients.score import Estimate
+from bbvi.numerics.address import fold
+
+_FACTOR = 8  # from level to level: each takes a program of its own, and few do
+_EVERY = 10  # steps from one measurement to the next
+_KEPT = 0.8  # of the weight of earlier measurements, at each
+_MARGIN = 2.0  # fewer draws only where so many times the noise would pass the test
+
+
+class Measured(NamedTuple):
+    """Which number of draws is in use, and discounted sums of measurements of |g|**2 and of v."""
+
+    level: Int[Array, ""]
+    signal: Float[Array, ""]
+    noise: Float[Array, ""]
+
+
+class AdaptiveDraws(AbstractDraws):
+    """Draw more independent samples where noise hides the gradient, fewer where it does not: `least` to `most`.
+
+    Each number is eight times the one before. A fit begins with `least`; every tenth step draws twice as many to measure,
+    and the steps after it go by what was measured so far. `posterior.history["draws"]` has the number of each step.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Gamma(3, 1).log_prob(z["x"]), x=bbvi.positive())
+        >>> posterior = bbvi.fit(model, draws=bbvi.AdaptiveDraws(16, 128), stop=bbvi.Budget(steps=10))
+        >>> posterior.history["draws"].tolist()
+        [16, 16, 16, 16, 16, 16, 16, 16, 16, 32]
+    """
+
+    #: the fewest, with which a fit begins
+    num: int = 16
+    most: int = 1024
+    chunk: int | None = None
+
+    def __init__(self, least: int = 16, most: int = 1024, *, chunk: int | None = None):
+        check_numbers("AdaptiveDraws", least, chunk)
+        check_numbers("AdaptiveDraws", most, chunk)
+        if most <= least:
+            raise ValueError(
+                f"AdaptiveDraws: most must be above least, got least = {least} and most = {most}; "
+                f"use draws=bbvi.MonteCarlo({most}) for a number that stays"
+            )
+        self.num, self.most, self.chunk = int(least), int(most), chunk
+
+    @property
+    def levels(self) -> tuple[MonteCarlo, ...]:
+        """The draws among which each step has its own."""
+        nums = [self.num]
+        while nums[-1] < self.most:
+            nums.append(min(_FACTOR * nums[-1], self.most))
+        return tuple(MonteCarlo(num, chunk=self.chunk) for num in nums)
+
+    def sample(self, name, family, params, address):
+        return family.sample(params, address)
+
+    def init(self):
+        return Measured(jnp.int32(0), jnp.zeros(()), jnp.zeros(()))
+
+    def room(self, room_of):
+        return tuple(room_of(draws) for draws in self.levels)
+
+    def estimate(self, by, state, step, *, key, room):
+        measuring = (step + 1) % _EVERY == 0
+        num_parts = jnp.where(measuring, 2, 1)
+
+        def branch(level: int, draws: MonteCarlo):
+            def both(rooms: tuple[Any, ...]) -> tuple[Estimate, Estimate, tuple[Any, ...]]:
+                def part(number: Array, carry: tuple[Estimate, Estimate, Any]) -> tuple[Estimate, Estimate, Any]:
+                    one, _, own = carry
+                    new = by(draws, jnp.where(number == 0, key, fold(key, "again")), own)
+                    own, new = new.room, new._replace(room=None)
+                    return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), new, one), new, own
+
+                shapes = jax.eval_shape(lambda: by(draws, key, rooms[level])._replace(room=None))
+                zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+                one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, rooms[level]))
+                return one, other, (*rooms[:level], own, *rooms[level + 1 :])
+
+            return both
+
+        branches = [branch(level, draws) for level, draws in enumerate(self.levels)]
+        one, other, room = jax.lax.switch(state.level, branches, room)
+        nums = jnp.array([draws.num for draws in self.levels])
+        num = nums[state.level]
+        new = next_level(state, nums, *measured(one, other, num))
+        new = jax.tree.map(lambda a, b: jnp.where(measuring, a, b), new, state)
+        return new, _mean(one, other, measuring)._replace(room=room), num_parts * num
+
+
+def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, noise: Array) -> Measured:
+    """What is known after one more measurement, and the level by it: at the most one up or down."""
+    signal, noise = _KEPT * state.signal + signal, _KEPT * state.noise + noise
+
+    def enough(noise: Array) -> Array:
+        return jnp.sum(nums[:-1] * signal < noise)
+
+    wanted = jnp.clip(state.level, enough(noise), enough(_MARGIN * noise))
+    level = state.level + jnp.sign(wanted - state.level)
+    return Measured(level.astype(jnp.int32), signal, noise)
+
+
+def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
+    """|g|**2 and v by two independent estimates from `num` draws each."""
+    signal, noise = jnp.zeros(()), jnp.zeros(())
+    for where, of_latents in one.fisher.items():
+        fisher = jax.tree.leaves(jax.tree.map(lambda a, b: (a + b) / 2, of_latents, other.fisher[where]))
+        pairs = (jax.tree.leaves(getattr(estimate, where)) for estimate in (one, other))
+        for g1, g2, f in zip(*pairs, fisher, strict=True):
+            inverse = jnp.where(f > 0, 1 / jnp.where(f > 0, f, 1), 0)
+            signal, noise = signal + jnp.sum(g1 * g2 * inverse), noise + jnp.sum((g1 - g2) ** 2 * inverse)
+    return signal, num * noise / 2
+
+
+def _mean(one: Estimate, other: Estimate, are_two: Array) -> Estimate:
+    """The mean of two estimates, or the one that there is, twice."""
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
+    error, floored = jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.floored + other.floored
+    return mean._replace(
+        elbo_error=jnp.where(are_two, error, one.elbo_error), floored=jnp.where(are_two, floored, one.floored)
+    )

@@ -1,0 +1,129 @@
+"""Which estimator for which latent: by what is valid, and by variance times cost, measured in a short pilot.
+
+A latent with few values is summed out. One that is drawn along a smooth path into a log joint that does not jump may
+take the pathwise gradient; values of log p alone do for all others. The first steps of a fit are the pilot. Where the
+pathwise gradient is found noisy there, the score function is tried at the lambda that was reached, and the one with the
+smaller product of measured variance and counted evaluations of log p is taken.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Protocol
+
+import equinox as eqx
+
+from bbvi.blankets.analysis import Target
+from bbvi.draws.draws import AbstractDraws
+from bbvi.gradients.local_expectation import LocalExpectation
+from bbvi.gradients.mixed import Mixed
+from bbvi.gradients.pathwise import Pathwise
+from bbvi.gradients.score import AbstractGradient, Score
+
+#: latents with few values are summed out if no factor of log p is evaluated more often than this for a draw
+_MOST_EVALUATIONS = 256
+#: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
+_QUIET = 5.0
+
+
+class Pilot(Protocol):
+    """What a choice may look at: the latents that are fitted, which of them are smooth, the noise of an estimator."""
+
+    target: Target
+
+    @property
+    def fitted(self) -> list[str]:
+        """The latents to choose for."""
+
+    @property
+    def smooth(self) -> frozenset[str]:
+        """The latents that have a pathwise gradient."""
+
+    def noise_so_far(self, names: Collection[str]) -> Mapping[str, float]:
+        """The variance of these latents' gradients in the steps made, as `noise` has it."""
+
+    def noise(self, gradient: AbstractGradient, names: Collection[str]) -> Mapping[str, float]:
+        """The variance of these latents' gradients from one draw, in units of the Fisher information."""
+
+
+class AbstractChoice(eqx.Module):
+    """A rule that chooses estimators, once for the first steps of a fit and once after them."""
+
+    #: how many steps the first choice makes: another estimator takes about as long to compile, and most fits end before
+    pilot_steps: ClassVar[int] = 1000
+
+    @abstractmethod
+    def check(self, draws: AbstractDraws) -> None:
+        """Refuse draws that an estimator it may choose cannot work with."""
+
+    @abstractmethod
+    def first(self, pilot: Pilot) -> AbstractGradient:
+        """The estimator of the first steps, by what is valid."""
+
+    @abstractmethod
+    def again(self, estimators: Mapping[str, str]) -> AbstractGradient:
+        """The estimator that is called so by `AbstractGradient.named`."""
+
+    @abstractmethod
+    def settled(self, pilot: Pilot, first: AbstractGradient) -> AbstractGradient:
+        """The estimator of all other steps; the same object if the first choice was right."""
+
+
+class Auto(AbstractChoice):
+    """The best valid estimator for each latent, by variance times cost, measured after the first steps.
+
+    Latents with few values are summed out, those with smooth draws and a log joint that does not jump in them may
+    follow their paths, and all others take the score function. `posterior.estimators` and
+    `bbvi.explain(..., posterior)` say what was chosen.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(3, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> bbvi.fit(model, gradient=bbvi.Auto()).estimators
+        {'mu': 'Pathwise()'}
+    """
+
+    def check(self, draws):
+        Score().check(draws)
+
+    def first(self, pilot):
+        few = _few_valued(pilot)
+
+        def best(name: str) -> AbstractGradient:
+            return LocalExpectation() if name in few else Pathwise() if name in pilot.smooth else Score()
+
+        return Mixed(tuple((name, best(name)) for name in pilot.fitted))
+
+    def again(self, estimators):
+        known = {repr(gradient): gradient for gradient in (LocalExpectation(), Pathwise(), Score())}
+        return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
+
+    def settled(self, pilot, first):
+        smooth = [name for name, gradient in first.choice if gradient == Pathwise()]
+        along = pilot.noise_so_far(smooth)
+        noisy = [name for name in smooth if along[name] > _QUIET]
+        if not noisy:
+            return first
+        by_score = pilot.noise(Score(), noisy)
+
+        def better(names: Collection[str], along: Mapping[str, float]) -> list[str]:
+            """Where the score has the smaller product of variance and cost, a draw itself counted as one evaluation."""
+            cost = {gradient: 1 + gradient.evaluations(pilot.target) for gradient in (Score(), Pathwise())}
+            return [name for name in names if by_score[name] * cost[Score()] < along[name] * cost[Pathwise()]]
+
+        worse = better(noisy, along)
+        if worse:
+            # what was seen on the way is more than the noise at the lambda that was reached
+            worse = better(worse, pilot.noise(Pathwise(), worse))
+        if not worse:
+            return first
+        return Mixed(tuple((name, Score() if name in worse else gradient) for name, gradient in first.choice))
+
+
+def _few_valued(pilot: Pilot) -> list[str]:
+    """The latents that can be summed out at a bearable cost."""
+    latents = pilot.target.problem.latents
+    few = [name for name in pilot.fitted if latents[name].family.support_values() is not None]
+    if not few or pilot.target.problem.opaque:
+        return []
+    cost = LocalExpectation().evaluations(pilot.target._replace(wanted=frozenset(few)))
+    return few if cost <= _MOST_EVALUATIONS else []

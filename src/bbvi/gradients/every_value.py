@@ -1,0 +1,256 @@
+"""The values of latents that have few, in all parts of log p: that which no group owns, and that of a batch of groups."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from bbvi.blankets.analysis import Bucket, Target
+from bbvi.blankets.blankets import Blankets, Patterns
+from bbvi.blankets.colouring import by_latent, colour, possible_reads
+from bbvi.gradients.evaluate import Batch, Places, Scene, model_values, shaped
+from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
+from bbvi.model.latents import Latent, type_name
+from bbvi.model.model import Problem, Terms
+from bbvi.numerics.address import Key, fold
+from bbvi.numerics.stages import materialise, run_time_true
+
+# all values together may take so many times the evaluations of one element at a time; so many where no draw enters
+_MOST_TIMES, _MOST_ALONE = 2, 256
+
+
+class Strategy(NamedTuple):
+    """How a part is summed: jointly or one by one, and whether it reads no other latents."""
+
+    joint: bool
+    alone: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether no draw enters, so that one sample is as good as all."""
+        return self.joint and self.alone
+
+
+class Point(NamedTuple):
+    """Where log p is evaluated: samples, which of them count, and the globals, as coordinates and as the model sees them."""
+
+    key: Key
+    samples: Array
+    counts: Bool[Array, " samples"] | None
+    u: Draws
+    beta: Draws
+    logs: Draws
+
+
+class EveryValue:
+    """Each log p_i of some latents at all values of z_i."""
+
+    def __init__(self, target: Target, data: Any, names: Iterable[str], *, joint: bool):
+        self._target, self._data = target, data
+        self.supports = {name: _support(name, target.problem.latents[name]) for name in names}
+        self._prior = self._plan(target.problem, set(target.blankets.prior), target.blankets.prior, {})
+        self._of_prior = self._strategy(self._prior, target.blankets.prior, {}, joint)
+        self._groups: dict[Problem, Plan] = {}
+        self._of_groups = Strategy(joint, True)
+        if target.problem.num_groups:
+            for bucket in target.buckets or (target.whole,):
+                parts = (bucket.blankets.group, bucket.blankets.look_ups)
+                read = set(parts[0]) | set(parts[1]) | set(target.problem.locals)
+                self._groups[bucket.problem] = self._plan(bucket.problem, read, *parts)
+            # the longest groups come last, and decide
+            self._of_groups = self._strategy(self._groups[target.problem], *parts, joint)
+
+    def _plan(self, problem: Problem, read: set[str], part: Patterns, look_ups: Mapping[str, Any]) -> Plan:
+        sizes = {name: len(values) for name, values in self.supports.items() if name in read}
+        # those with many values first, so that they share colours
+        names = dict(sorted(sizes.items(), key=lambda item: -item[1]))
+        reads = possible_reads(problem, names, part, look_ups)
+        return Plan(by_latent(problem, names, colour(reads)) if names else {}, names)
+
+    def _strategy(self, plan: Plan, part: Patterns, look_ups: Mapping[str, Any], joint: bool) -> Strategy:
+        alone = {*part, *look_ups} <= set(self.supports)
+        most = _MOST_ALONE if alone else _MOST_TIMES * plan.num_one_by_one
+        return Strategy(joint and plan.num_jointly <= most, alone)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether no draw of these latents is used."""
+        return self._of_prior.joint and self._of_groups.joint
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no draw at all is used."""
+        return self._of_prior.exact and self._of_groups.exact
+
+    @property
+    def num_evaluations(self) -> int:
+        """For one draw, no factor of log p is evaluated more often than this."""
+        found = [(self._of_prior, self._prior), *((self._of_groups, plan) for plan in self._groups.values())]
+        return max(plan.num_jointly if strategy.joint else plan.num_one_by_one for strategy, plan in found)
+
+    def __call__(
+        self, scene: Scene, batch: Batch | None, u: Draws, log_q: Totals, at: tuple[Key, Array, Array | None]
+    ) -> tuple[Array, Array, Totals]:
+        """Samples of the part of log p that no group owns and of that of the batch's groups; by rows, q_i(k) times the sum
+        over samples of log p_i at the value k, up to a constant.
+
+        The groups' part carries N/B in the sums of globals, but not in those of locals, nor in its samples. `u` and `log_q`
+        are by rows too; `at` are a key, the samples' numbers and which of them count.
+        """
+        problem, (key, samples, counts) = self._target.problem, at
+        of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
+        tables = {name: shaped(problem, name, log_q[name]) for name in problem.globals if name in log_q}
+        beta, logs = model_values(problem.globals, of_globals, run_time_true(key))
+        point = Point(key, samples, counts, of_globals, beta | problem.place(key, samples), logs)
+        prior, totals = self._prior_part(point, tables)
+        groups = jnp.zeros(len(samples))
+        if batch is not None:
+            own = {name: log_q[name] for name in problem.locals if name in log_q}
+            # together with all others, a latent's draws play no part, but its probabilities do
+            places = Places(self._target, scene, batch, u | own if self._of_groups.joint else u)
+            out = {name: jnp.zeros((*self._lead(places, name), len(self.supports[name]))) for name in own}
+            width = 1 if self._of_groups.exact else len(samples)
+            (groups, more), found = places.sweep(lambda *a: self._block(point, tables, *a), width, out)
+            scale = problem.num_groups / len(batch.groups)
+            totals = {name: leaf + scale * more[name] for name, leaf in totals.items()}
+            for name, leaf in found.items():
+                rows = _as_rows(leaf, log_q[name])
+                totals[name] = rows if self._of_groups.joint else rows * jnp.exp(log_q[name])
+        return prior, groups, {name: _as_rows(leaf, log_q[name]) for name, leaf in totals.items()}
+
+    def _lead(self, places: Places, name: str) -> tuple[int, ...]:
+        event = 0 if self._of_groups.joint else len(self._target.problem.locals[name].event)
+        return places.draws[name].shape[: -1 - event]
+
+    def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
+        blankets, problem, on = self._target.blankets, self._target.problem, run_time_true(at.key)
+        now = _first(at) if self._of_prior.exact else at
+
+        def factors(moved: Draws, wanted: Any) -> Terms:
+            values, logs = model_values(problem.globals, moved, on)
+
+            def some(beta: Draws, logs: Draws) -> Terms:
+                made = blankets.prior_factors(beta, self._data, len(now.samples), logs)
+                return made if wanted is None else {term: made[term] for term in wanted}
+
+            return materialise(on, some, now.beta | values, now.logs | logs)
+
+        def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
+            return {name: _log_p(blankets.prior, problem, name, terms) for name in names}
+
+        part = Part(factors, log_p, lambda names: _reading(names, blankets.prior, {}))
+        return self._summed(part, self._prior, self._of_prior, at, at.u, tables)
+
+    def _block(self, at: Point, tables: Totals, bucket: Bucket, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
+        """Some groups: their part of log p and the sums of globals; the sums of their locals."""
+        groups, rows, _, u = taken
+        problem, blankets, on = self._target.problem, bucket.blankets, run_time_true(at.key)
+        now = _first(at) if self._of_groups.exact else at
+        num = len(now.samples)
+        drawn = {
+            name: leaf[..., :num] for name, leaf in u.items() if not (self._of_groups.joint and name in self.supports)
+        }
+        z, own_logs = _values_of_groups(problem.locals, drawn, on)
+        z |= jax.vmap(lambda group: problem.place(fold(at.key, group), now.samples, group))(groups)
+        indices = jax.vmap(blankets.indices)(rows)
+
+        def factors(moved: Draws, wanted: Any) -> Terms:
+            shared = {name: x for name, x in moved.items() if name in problem.globals}
+            values, logs = model_values(problem.globals, shared, on)
+            own_values, more = _values_of_groups(
+                problem.locals, {n: x for n, x in moved.items() if n not in shared}, on
+            )
+
+            def some(beta: Draws, logs: Draws, z: Draws, own_logs: Draws) -> Terms:
+                def one(row: Any, z: Draws, own: Draws) -> Terms:
+                    return blankets.group_factors(beta, z, row, num, {**logs, **own})
+
+                made = jax.vmap(one)(rows, z, own_logs)
+                return made if wanted is None else {term: made[term] for term in wanted}
+
+            return materialise(on, some, now.beta | values, now.logs | logs, z | own_values, own_logs | more)
+
+        def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
+            found, over_groups = {}, {term: leaf.sum(0) for term, leaf in terms.items()}
+            for name in names:
+                if name in problem.globals:
+                    chosen = blankets.log_p_looked_up(name, blankets.looked_up(name, terms, indices))
+                    found[name] = _log_p(blankets.group, problem, name, over_groups) + chosen
+                else:
+                    found[name] = jax.vmap(lambda t, i, n=name: _local_log_p(blankets, problem, n, t, i))(
+                        terms, indices
+                    )
+            return found
+
+        part = Part(factors, log_p, lambda names: _reading(names, blankets.group, blankets.look_ups))
+        own = {name: leaf for name, leaf in u.items() if name in self.supports}
+        all_tables = tables | own if self._of_groups.joint else tables
+        samples, totals = self._summed(part, self._groups[bucket.problem], self._of_groups, at, at.u | own, all_tables)
+        arrays = {name: leaf for name, leaf in totals.items() if name in problem.locals}
+        return (samples, {name: leaf for name, leaf in totals.items() if name not in arrays}), arrays
+
+    def _summed(
+        self, part: Part, plan: Plan, strategy: Strategy, at: Point, u: Draws, tables: Totals
+    ) -> tuple[Float[Array, " samples"], Totals]:
+        """Samples of a part of log p, and the sums over all samples of its latents; of locals one by one without q_i(k)."""
+        supports = {name: jnp.asarray(self.supports[name]) for name in plan.sizes}
+        if not strategy.joint:
+            samples, totals = one_by_one(part, plan, supports, u, at.counts)
+            totals = {name: leaf * jnp.exp(tables[name]) if name in tables else leaf for name, leaf in totals.items()}
+        else:
+            num, counts = (1, None) if strategy.exact else (len(at.samples), at.counts)
+            samples, totals = jointly(part, plan, supports, {name: tables[name] for name in supports}, num, counts)
+            if strategy.exact:
+                samples = jnp.broadcast_to(samples, at.samples.shape)
+                all_samples = len(at.samples) if at.counts is None else at.counts.sum()
+                totals = {name: all_samples * leaf for name, leaf in totals.items()}
+        return samples, {name: jnp.zeros_like(leaf) for name, leaf in tables.items()} | totals
+
+
+def _first(at: Point) -> Point:
+    """The first sample alone."""
+    u, beta, logs = jax.tree.map(lambda leaf: leaf[..., :1], (at.u, at.beta, at.logs))
+    return Point(at.key, at.samples[:1], None, u, beta, logs)
+
+
+def _values_of_groups(latents: Mapping[str, Latent], u: Draws, on: Array) -> tuple[Draws, Draws]:
+    """What the model sees of the coordinates of locals, with groups first."""
+    return jax.vmap(lambda x: model_values(latents, x, on))(u) if u else ({}, {})
+
+
+def _support(name: str, latent: Latent) -> np.ndarray:
+    values = latent.family.support_values()
+    if values is None:
+        raise ValueError(
+            f"LocalExpectation sums over the values of a latent, and those of {name!r} ~ {type_name(latent.family)} "
+            "cannot be listed; use gradient=bbvi.Score()"
+        )
+    return values
+
+
+def _reading(names: Iterable[str], part: Patterns, look_ups: Mapping[str, Any]) -> list[str]:
+    """The arrays of factors that read any of these latents."""
+    found: dict[str, None] = {}
+    for name in names:
+        found |= dict.fromkeys(part.get(name, {}))
+        found |= dict.fromkeys(item.term for item in look_ups.get(name, []))
+    return list(found)
+
+
+def _log_p(part: Patterns, problem: Problem, name: str, terms: Terms) -> Array:
+    none = jnp.zeros((1,) * (len(problem.shape(name)) + 1))
+    return sum((pattern.sum(terms[term]) for term, pattern in part.get(name, {}).items()), none)
+
+
+def _local_log_p(blankets: Blankets, problem: Problem, name: str, terms: Terms, indices: list[Array]) -> Array:
+    one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
+    chosen = blankets.log_p_looked_up(name, blankets.looked_up(name, *one))
+    return _log_p(blankets.group, problem, name, terms) + chosen
+
+
+def _as_rows(totals: Float[Array, "*places values"], like: Float[Array, "rows values"]) -> Float[Array, "rows values"]:
+    flat = totals.reshape(-1, totals.shape[-1])[: len(like)]
+    return jnp.pad(flat, ((0, len(like) - len(flat)), (0, 0)))

@@ -1,0 +1,211 @@
+"""The derivative of log p along draws, for log joints that have one."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bbvi.blankets.analysis import Bucket, Target
+from bbvi.blankets.jaxpr.jumps import Jump, find_jump
+from bbvi.blankets.jaxpr.samples import Last, run_last
+from bbvi.blankets.terms import is_array
+from bbvi.draws.draws import latent_values
+from bbvi.families import NumpyroFamily
+from bbvi.gradients.evaluate import Batch, Places, shaped
+from bbvi.model.groups import cut_rows
+from bbvi.model.latents import Latent, type_name
+from bbvi.model.model import Problem, Terms
+from bbvi.numerics.address import Address
+
+Draws = dict[str, Array]
+
+_INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
+
+
+class Smooth:
+    """A model's function, traced. `smooth(latents, logs, constant, num)` is its total, for samples on the last axis."""
+
+    def __init__(
+        self,
+        function: Callable[..., Terms],
+        problem: Problem,
+        latents: tuple[list[str], ...],
+        constant: Any,
+        *,
+        fast_lgamma: bool,
+    ):
+        self._fast_lgamma = fast_lgamma
+        arrays, static = eqx.partition(constant, is_array)
+        dummies = tuple({name: _dummy(problem, name) for name in names} for names in latents)
+        self._closed = jax.make_jaxpr(lambda given, a: function(*given, eqx.combine(a, static)))(dummies, arrays)
+        self._names = [name for names in latents for name in sorted(names)]
+
+    def jump(self, moved: Collection[str]) -> Jump | None:
+        """Where the function jumps in one of these latents, if it does."""
+        others = [None] * (len(self._closed.jaxpr.invars) - len(self._names))
+        return find_jump(self._closed, [*(name if name in moved else None for name in self._names), *others])
+
+    def __call__(self, latents: Draws, logs: Draws, constant: Any, num: int) -> Float[Array, " samples"]:
+        """The sum of all terms for `num` samples on the last axis; `logs` are known logarithms."""
+        arrays, _ = eqx.partition(constant, is_array)
+        known = {name: lambda log=log: log for name, log in logs.items()}
+        inputs = [Last(latents[name], known.get(name)) for name in self._names]
+        rest = self._closed.jaxpr.invars[len(inputs) :]
+        others = [jnp.asarray(a, v.aval.dtype) for a, v in zip(jax.tree.leaves(arrays), rest, strict=True)]
+        terms = run_last(
+            self._closed, [*inputs, *others], self._closed.jaxpr.outvars, num,
+            fast_lgamma=self._fast_lgamma, derivatives=True,
+        )  # fmt: skip
+        return sum((term.reshape(-1, num).sum(0) for term in terms), jnp.zeros(num))
+
+
+def _prior(target: Target, data: Any) -> Smooth:
+    """The part of log p that no group owns."""
+    problem = target.problem
+    names = (list(problem.globals),)
+    return Smooth(problem.prior_terms, problem, names, data, fast_lgamma=target.blankets.fast_lgamma)
+
+
+def _group(bucket: Bucket, row: Any) -> Smooth:
+    """The part of one group."""
+    problem = bucket.problem
+    names = (list(problem.globals), list(problem.locals))
+    return Smooth(problem.group_terms, problem, names, row, fast_lgamma=bucket.blankets.fast_lgamma)
+
+
+def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
+    latent = problem.latents[name]
+    dtype = jnp.result_type(int if latent.family.is_discrete() else float)
+    return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, dtype)
+
+
+class Slopes:
+    """log p at draws and its derivative in those of the latents `moved`, globals and locals of a batch."""
+
+    def __init__(self, target: Target, data: Any, batch: Batch | None, moved: Collection[str]):
+        problem = target.problem
+        for name in moved:
+            reason = _no_path(problem.latents[name])
+            if reason:
+                raise ValueError(f"Pathwise: the latent {name!r} {reason}; {_INSTEAD}")
+        if problem.opaque:
+            raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
+        self._problem, self._data, self._moved = problem, data, frozenset(moved)
+        self._prior = _prior(target, data)
+        self._groups: dict[Problem, Smooth] = {}
+        for bucket in () if batch is None else (target.whole,) if batch.counts is None else target.buckets:
+            assert batch is not None
+            rows = cut_rows(batch.rows, target.axes, bucket.problem.lengths) if target.buckets else batch.rows
+            row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+            self._groups[bucket.problem] = _group(bucket, row)
+        for smooth in (self._prior, *self._groups.values()):
+            jump = smooth.jump(self._moved)
+            if jump is not None:
+                raise _jumps(jump)
+
+    def __call__(self, places: Places | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
+        """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.
+
+        The groups' part carries N/B in the derivative in a global, but not in that in a local, nor in its samples.
+        """
+        problem, ones = self._problem, jnp.ones(num)
+        of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
+        moving, still = self._parted(problem.globals, of_globals)
+        (beta, logs), to_draws = jax.vjp(lambda u: _values(problem.globals, u), moving)
+        held = _values(problem.globals, still)
+        prior, back = jax.vjp(
+            lambda beta, logs: self._prior(beta | held[0], logs | held[1], self._data, num), beta, logs
+        )
+        slopes, groups = back(ones), jnp.zeros(num)
+        found: Draws = {}
+        if places is not None:
+            scale = problem.num_groups / len(places.batch.groups)
+            out = {n: jnp.zeros_like(leaf) for n, leaf in places.draws.items() if n in self._moved}
+            (groups, more), found = places.sweep(lambda *a: self._block((beta, logs), held, num, *a), num, out)
+            slopes = jax.tree.map(lambda one, other: one + scale * other, slopes, more)
+        return prior, groups, {n: _as_rows(leaf, u[n]) for n, leaf in (found | to_draws(slopes)[0]).items()}
+
+    def _parted(self, latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
+        """The draws that move along their paths, and the others."""
+        moving = {name: u[name] for name in latents if name in self._moved}
+        return moving, {name: u[name] for name in latents if name not in self._moved}
+
+    def _block(
+        self, globals_: tuple[Draws, Draws], held: tuple[Draws, Draws], num: int, bucket: Bucket, taken: Any
+    ) -> tuple[Any, Draws]:
+        """Some groups: their total and its derivative in the globals, and in their own draws."""
+        _, rows, _, u = taken
+        smooth, latents = self._groups[bucket.problem], self._problem.locals
+        moving, still = self._parted(latents, u)
+
+        def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
+            def one(row: Any, u: Draws) -> Array:
+                z, own_logs = _values(latents, u)
+                return smooth(beta | held[0] | z, logs | held[1] | own_logs, row, num)
+
+            return jax.vmap(one)(rows, moving | still).sum(0)
+
+        value, back = jax.vjp(total, *globals_, moving)
+        *of_globals, of_locals = back(jnp.ones(num))
+        return (value, tuple(of_globals)), of_locals
+
+
+def _values(latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
+    """What the model sees of these draws, and the logarithms that q has."""
+    logs = {name: latents[name].family.log_value(x) for name, x in u.items()}
+    return (
+        {name: latent_values(latents[name], x) for name, x in u.items()},
+        {name: log for name, log in logs.items() if log is not None},
+    )
+
+
+def _as_rows(leaf: Array, like: Array) -> Array:
+    flat = leaf.reshape(-1, *like.shape[1:])[: len(like)]
+    return jnp.pad(flat, [(0, len(like) - len(flat))] + [(0, 0)] * (flat.ndim - 1))
+
+
+def _jumps(jump: Jump) -> ValueError:
+    latents = ", ".join(map(repr, jump.inputs))
+    return ValueError(
+        f"Pathwise: the log joint reads {latents} by {jump.operation!r}{jump.line and f' ({jump.line})'}, which has no "
+        f"derivative; {_INSTEAD}. If the function is continuous there, write it with jnp.maximum, jnp.clip, "
+        "jnp.abs or logsumexp, or give it a derivative with jax.custom_jvp"
+    )
+
+
+def _no_path(latent: Latent) -> str:
+    """Why the draws of a latent are not smooth functions of lambda; empty if they are."""
+    family = latent.family
+    if family.is_discrete():
+        return "is discrete and does not move along a path"
+    if isinstance(family, NumpyroFamily) and not _is_reparameterised(family):
+        return (
+            f"has a q, {type_name(family)}, that numpyro draws without a derivative in {', '.join(family.parameters())}"
+        )
+    return ""
+
+
+def smooth_latents(target: Target, data: Any, row: Any) -> frozenset[str]:
+    """The latents whose pathwise gradient is right: smooth draws, and a log joint that does not jump in them."""
+    problem = target.problem
+    if problem.opaque:
+        return frozenset()
+    functions = [_prior(target, data), *([_group(target.whole, row)] if problem.num_groups else [])]
+    return frozenset(
+        name
+        for name, latent in problem.latents.items()
+        if not _no_path(latent) and all(function.jump([name]) is None for function in functions)
+    )
+
+
+def _is_reparameterised(family: NumpyroFamily) -> bool:
+    """Whether numpyro says so, and the sampler does not jump."""
+    if not set(family.parameters()) <= set(family.distribution.reparametrized_params):
+        return False
+    params = {p: jnp.zeros(entry.raw_shape()) for p, entry in family.parameters().items()}
+    word = jnp.uint32(0)
+    closed = jax.make_jaxpr(lambda p: family.sample(p, Address(jnp.zeros(2, jnp.uint32), word, word, word)))(params)
+    return find_jump(closed, sorted(params)) is None

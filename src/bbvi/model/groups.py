@@ -1,0 +1,275 @@
+"""Section 4.2: the groups i = 1 .. n of a hierarchical model, as arrays, ragged lists or a source on disk."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.model.buckets import find_buckets
+
+
+def missing(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Split an array with NaN for "not measured" into values (0 there) and a mask of what was observed.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.missing([1.5, float("nan")])
+        (array([1.5, 0. ]), array([ True, False]))
+    """
+    values = np.asarray(array, dtype=float)
+    observed = ~np.isnan(values)
+    return np.where(observed, values, 0.0), observed
+
+
+class AbstractGroups(eqx.Module):
+    """Data of n groups; `take` gives the rows of some of them."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def padded(self) -> dict[str, int]:
+        """Length to which each ragged axis is padded."""
+
+    @abstractmethod
+    def lengths(self, indices: Any) -> dict[str, Array]:
+        """Each group's own length of each ragged axis."""
+
+    @abstractmethod
+    def take(self, indices: Any) -> Any:
+        """The rows of these groups, a pytree with leading axis `len(indices)`."""
+
+
+class ArrayGroups(AbstractGroups):
+    """Groups as a pytree of arrays with a common leading axis."""
+
+    arrays: Any
+
+    def __len__(self):
+        return jax.tree.leaves(self.arrays)[0].shape[0]
+
+    def padded(self):
+        return {}
+
+    def lengths(self, indices):
+        return {}
+
+    def take(self, indices):
+        return jax.tree.map(lambda leaf: leaf[indices], self.arrays)
+
+
+class Cohort(AbstractGroups):
+    """Groups whose named axes differ in length, padded at the end with zeros; `axes` tells each field's axis.
+
+    `bucket` is each group's bucket, and `buckets` their lengths.
+    """
+
+    fields: dict[str, Any]
+    own: dict[str, Array]
+    bucket: Array
+    buckets: tuple[dict[str, int], ...] = eqx.field(static=True)
+    longest: dict[str, int] = eqx.field(static=True)
+    axes: dict[str, str] = eqx.field(static=True)
+
+    def __len__(self):
+        return next(iter(self.own.values())).shape[0]
+
+    def padded(self):
+        return dict(self.longest)
+
+    def lengths(self, indices):
+        return {axis: own[indices] for axis, own in self.own.items()}
+
+    def take(self, indices):
+        rows = jax.tree.map(lambda leaf: leaf[indices], self.fields)
+        own = self.lengths(indices)
+        mask = {axis: jnp.arange(self.longest[axis]) < own[axis][..., None] for axis in own}
+        return {**rows, "mask": mask, "length": own}
+
+
+class Stream(AbstractGroups):
+    """Groups fetched by index from a source that need not fit in memory."""
+
+    source: Any = eqx.field(static=True)
+
+    def __len__(self):
+        return len(self.source)
+
+    def padded(self):
+        return {}
+
+    def lengths(self, indices):
+        return {}
+
+    def take(self, indices):
+        rows = jax.tree.map(_as_numpy, self.source[np.asarray(indices)])
+        for path, leaf in _leaves(rows):
+            if leaf.shape[:1] != (len(indices),):
+                raise ValueError(
+                    f"the data source was asked for {len(indices)} groups but row{path} has shape {leaf.shape}; "
+                    "__getitem__(indices) must return arrays with leading axis len(indices)"
+                )
+        refuse_nan(rows, "row", groups=np.asarray(indices))
+        return rows
+
+
+def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Sequence[Any]]) -> Cohort:
+    """Collect groups of different lengths: for each named axis, fields as lists with one array per group.
+
+    A row then has each field, padded at the end, with `row["mask"][axis]` and `row["length"][axis]`.
+
+    Examples:
+        >>> import bbvi
+        >>> cohort = bbvi.ragged(visit={"labs": [[1.0, 2.0], [3.0]]}, group={"age": [61.0, 48.0]})
+        >>> cohort.take(1)["labs"], cohort.take(1)["mask"]["visit"]
+        (Array([3., 0.], dtype=float32), Array([ True, False], dtype=bool))
+    """
+    if not axes:
+        raise ValueError('bbvi.ragged needs at least one named axis, for example visit={"labs": [...]}')
+    fields: dict[str, Any] = {}
+    own: dict[str, Array] = {}
+    longest: dict[str, int] = {}
+    for axis, columns in axes.items():
+        lengths = _lengths(axis, columns)
+        own[axis], longest[axis] = jnp.asarray(lengths), int(max(lengths.max(), 1))
+        for name, arrays in columns.items():
+            _add(fields, name, _pad([np.asarray(a) for a in arrays], longest[axis], f"{axis}.{name}"))
+    for name, values in (group or {}).items():
+        _add(fields, name, jax.tree.map(_as_numpy, values, is_leaf=is_number_list))
+        if any(leaf.ndim == 0 for leaf in jax.tree.leaves(fields[name])):
+            raise ValueError(f"bbvi.ragged: group field {name!r} is a single number; it needs one entry per group")
+    counts = {axis: len(lengths) for axis, lengths in own.items()}
+    counts |= {f"group field {path}": leaf.shape[0] for path, leaf in _leaves({k: fields[k] for k in group or {}})}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"bbvi.ragged: the numbers of groups disagree: {counts}")
+    refuse_nan(fields, "cohort")
+    of_axis = {name: axis for axis, columns in axes.items() for name in columns}
+    buckets, bucket = find_buckets({axis: np.asarray(lengths) for axis, lengths in own.items()})
+    return Cohort(jax.tree.map(jnp.asarray, fields), own, jnp.asarray(bucket), buckets, longest, of_axis)
+
+
+def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:
+    """Rows of several groups of a cohort, with each field cut to the length of its axis."""
+    mask = {axis: leaf[:, : lengths[axis]] for axis, leaf in rows["mask"].items()}
+    return {**rows, **{name: rows[name][:, : lengths[axis]] for name, axis in axes.items()}, "mask": mask}
+
+
+def first_row(groups: AbstractGroups) -> Any:
+    """One group's row, to see what it is like."""
+    return _first_row(groups) if isinstance(groups, Stream) else eqx.filter_jit(_first_row)(groups)
+
+
+def _first_row(groups: AbstractGroups) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
+
+
+def as_groups(data: Any) -> AbstractGroups:
+    """Understand the `data=` of a hierarchical model."""
+    if isinstance(data, AbstractGroups):
+        groups = data
+    elif isinstance(data, (dict, list, tuple)) or hasattr(data, "__array__"):
+        arrays = jax.tree.map(_as_numpy, data, is_leaf=is_number_list)
+        _check_leading_axes(arrays)
+        refuse_nan(arrays, "data")
+        groups = ArrayGroups(jax.tree.map(jnp.asarray, arrays))
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        groups = Stream(data)
+    else:
+        raise TypeError(
+            f"data of a HierarchicalModel must be arrays with one entry per group, bbvi.ragged(...), or an object "
+            f"with __len__ and __getitem__(indices); got {type(data).__name__}"
+        )
+    if len(groups) == 0:
+        raise ValueError("data has no groups: nothing to fit")
+    return groups
+
+
+def is_number_list(node: Any) -> bool:
+    """Whether a list is an array written as one, and not a list of arrays."""
+    return isinstance(node, list) and all(isinstance(item, (int, float, list)) for item in node)
+
+
+def refuse_nan(tree: Any, name: str, *, groups: np.ndarray | None = None) -> None:
+    """Raise on NaN, naming where it is; `groups` are the numbers of the groups on the first axis."""
+    for path, leaf in _leaves(tree):
+        values = np.asarray(leaf)
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            where = tuple(int(i) for i in np.argwhere(np.isnan(values))[0])
+            at = f"at index {where}" if groups is None else f"in group {groups[where[0]]}"
+            raise ValueError(
+                f"{name}{path} holds NaN, first {at}; if it means 'not measured', use "
+                "values, observed = bbvi.missing(array) and mask those terms with observed"
+            )
+
+
+def _as_numpy(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "bifu":
+        raise TypeError(f"data must be numbers, got {array.dtype} in {type(leaf).__name__}")
+    return array
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _check_leading_axes(arrays: Any) -> None:
+    leaves = _leaves(arrays)
+    if not leaves:
+        raise ValueError("data is empty: it has no arrays")
+    scalars = [path for path, leaf in leaves if leaf.ndim == 0]
+    if scalars:
+        raise ValueError(f"data{scalars[0]} is a single number; each array needs one entry per group on its first axis")
+    counts = {path: leaf.shape[0] for path, leaf in leaves}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"data{path}: {count}" for path, count in counts.items())
+        raise ValueError(f"the arrays in data disagree on the number of groups (their first axis): {listed}")
+
+
+def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    if not isinstance(columns, Mapping) or not columns:
+        raise TypeError(f'bbvi.ragged: {axis}= takes a dict of fields, for example {axis}={{"labs": [...]}}')
+    for name, arrays in columns.items():
+        for i, array in enumerate(arrays):
+            if np.ndim(array) == 0:
+                raise ValueError(
+                    f"bbvi.ragged: {axis}.{name} has a single number for group {i}; give one array per group, or, "
+                    f"if every group has one number, group={{{name!r}: [...]}}"
+                )
+    lengths = {name: [len(a) for a in arrays] for name, arrays in columns.items()}
+    first_name, first = next(iter(lengths.items()))
+    if not first:
+        raise ValueError(f"bbvi.ragged: {axis}.{first_name} is empty: no groups")
+    for name, other in lengths.items():
+        if len(other) != len(first):
+            raise ValueError(
+                f"bbvi.ragged: {axis}.{first_name} has {len(first)} groups but {axis}.{name} has {len(other)}"
+            )
+        for i, (a, b) in enumerate(zip(first, other, strict=True)):
+            if a != b:
+                raise ValueError(f"bbvi.ragged: group {i}: {axis}.{first_name} has length {a}, {axis}.{name} has {b}")
+    return np.asarray(first)
+
+
+def _pad(arrays: list[np.ndarray], longest: int, name: str) -> np.ndarray:
+    arrays = [_as_numpy(a) for a in arrays]
+    rests = {a.shape[1:] for a in arrays if len(a)}
+    if len(rests) > 1:
+        raise ValueError(f"bbvi.ragged: {name}: groups disagree on the shape after the first axis: {sorted(rests)}")
+    rest = next(iter(rests), ())
+    out = np.zeros((len(arrays), longest, *rest), np.result_type(*arrays))
+    for row, array in zip(out, arrays, strict=True):
+        if len(array):
+            row[: len(array)] = array
+    return out
+
+
+def _add(fields: dict[str, Any], name: str, value: Any) -> None:
+    if name in fields or name in ("mask", "length"):
+        raise ValueError(f"bbvi.ragged: the field name {name!r} is taken; choose another")
+    fields[name] = value

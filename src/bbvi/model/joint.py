@@ -1,0 +1,116 @@
+"""Eq. 4 with larger factors: several latents in one factor of q (structured mean field, Saul and Jordan 1996)."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.families import FullRank, Joined, JointNormal
+from bbvi.model.latents import Latent, by_element
+
+Blocks = dict[str, dict[str, Latent]]
+
+
+def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
+    """The members of each block, under its name; a block lies within the globals, or within the locals."""
+    known = [name for scope in scopes for name in scope]
+    if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
+        raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
+    used: set[str] = set()
+    blocks: Blocks = {}
+    for names in joint:
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(f"joint= names {unknown}; the latents are {known}")
+        if used & set(names) or len(set(names)) < len(names):
+            raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
+        used |= set(names)
+        within = [scope for scope in scopes if set(names) <= set(scope)]
+        if not within:
+            raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
+        members = {name: within[0][name] for name in names}
+        for name, latent in members.items():
+            _check_member(name, latent)
+        if sum(map(_size, members.values())) < 2:
+            raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
+        if "+".join(names) in known:
+            raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
+        blocks["+".join(names)] = members
+    return blocks
+
+
+def _check_member(name: str, latent: Latent) -> None:
+    if latent.family.is_discrete() or latent.event:
+        raise ValueError(
+            f"joint=: {name!r} is {latent.support}; a block is Normal, of real, positive and bounded numbers"
+        )
+    if latent.ragged_axes:
+        raise ValueError(f"joint=: {name!r} has the ragged axis {latent.ragged_axes[0]!r}; a block has one length")
+    if latent.q is not None:
+        raise ValueError(
+            f"joint=: {name!r} has a q= of its own; in a block it has a share in the joint one: leave q= out"
+        )
+    if isinstance(latent.init, dict):
+        raise ValueError(f"joint=: {name!r} starts from parameters of its own q; give a value as init=")
+
+
+def _size(latent: Latent) -> int:
+    return math.prod(latent.padded({}))
+
+
+def in_blocks(latents: Mapping[str, Latent], blocks: Blocks) -> dict[str, Latent]:
+    """The latents by factors of q: a block stands where its first member stood."""
+    of = {name: block for block, members in blocks.items() for name in members}
+    found: dict[str, Latent] = {}
+    for name, latent in latents.items():
+        if name not in of:
+            found[name] = latent
+        elif of[name] not in found:
+            found[of[name]] = _joined(blocks[of[name]])
+    return found
+
+
+def _joined(members: Mapping[str, Latent]) -> Latent:
+    parts = tuple((by_element(latent), _size(latent)) for latent in members.values())
+    given = [latent.init is not None for latent in members.values()]
+    if any(given) and not all(given):
+        raise ValueError(f"joint=: give init= for all of {list(members)} or for none")
+    init = None
+    if all(given):
+        values = [np.broadcast_to(np.asarray(m.init, float), m.padded({})) for m in members.values()]
+        init = np.concatenate([np.ravel(value) for value in values])
+    family = JointNormal(Joined(parts), sum(size for _, size in parts), FullRank())
+    return Latent("block", (), family, None, init)
+
+
+def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) -> dict[str, Any]:
+    """Arrays by latents from arrays by factors of q, whose last axis is a block's; other axes may stand before."""
+    if not blocks:
+        return dict(values)
+    found = {name: value for name, value in values.items() if name not in blocks}
+    for block, members in blocks.items():
+        if block not in values:
+            continue
+        whole, end = values[block], 0
+        for name, latent in members.items():
+            begin, end = end, end + _size(latent)
+            found[name] = whole[..., begin:end].reshape((*whole.shape[:-1], *latent.padded({})))
+    return {name: found.pop(name) for name in order if name in found} | found
+
+
+def put_together(values: Mapping[str, Any], blocks: Blocks) -> dict[str, Any]:
+    """The inverse of `take_apart`."""
+    found = dict(values)
+    for block, members in blocks.items():
+        if any(name in found for name in members):
+            flat = [_last_axis(found.pop(name), latent) for name, latent in members.items()]
+            found[block] = jnp.concatenate(flat, -1)
+    return found
+
+
+def _last_axis(value: Any, latent: Latent) -> Array:
+    array = jnp.asarray(value)
+    return array.reshape(*array.shape[: array.ndim - len(latent.shape)], -1)

@@ -1,0 +1,234 @@
+"""The host's side of an opaque function: what `jax.pure_callback` calls from inside the compiled loop.
+
+No JAX computation may happen there: the loop that waits for the answer holds the device.
+"""
+
+import functools
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+
+from bbvi.model.latents import Latent
+from bbvi.model.opaque.calls import AbstractCaller, Failure, Form, InExecutor, InProcess, OpaqueError, Segment
+from bbvi.model.opaque.declared import declared
+from bbvi.model.opaque.function import Opaque
+from bbvi.model.opaque.learn import check_vectorized, learn
+from bbvi.model.opaque.moving import Breach, Flat, Probe, Slot, breach, check_declared, find, observe, single_moves
+
+#: the name under which a call's place travels beside the latents (a latent's own name has no slash)
+PLACE = "/place"
+#: its words: a random one for the seed, the sample's number, the group's number
+PLACE_WORDS = 3
+
+_RECHECKED = 2
+_MOST_PAIRS = 500_000_000
+
+
+class Host:
+    """An opaque function bound to data: what it returns, how it is called, what its terms read, what went wrong.
+
+    `latents` are those of each of its arguments, `rows` the further argument of a few groups (one empty tuple if
+    there is none), `constant` a last argument that is always the same.
+    """
+
+    def __init__(
+        self,
+        opaque: Opaque,
+        name: str,
+        latents: Sequence[Mapping[str, Latent]],
+        *,
+        lengths: dict[str, int],
+        rows: list[tuple[Any, ...]],
+        constant: tuple[Any, ...],
+        same_lengths: bool,
+        lock: threading.Lock,
+    ):
+        self.label, self._lock = f"{name}, {opaque!r}", lock
+        self._names, self._constant = [sorted(part) for part in latents], constant
+        self._reads, self._word = opaque.reads, np.uint32(zlib.crc32(name.encode()))
+        self._failure: OpaqueError | None = None
+        self._seeds = np.arange(1, 3, dtype=np.uint32) if opaque.stochastic else None
+        slots = _slots(latents, lengths)
+        first = _example(slots, len(latents), rows[0], self._seeds)
+        terms, self._structure = learn(opaque.function, first, constant, self.label, vectorized=opaque.vectorized)
+        shapes = tuple(term.shape for term in terms)
+        self._form = Form(shapes, np.dtype(jnp.result_type(float)), opaque.vectorized)
+        if opaque.vectorized:
+            check_vectorized(opaque.function, first, constant, self.label, form=self._form)
+        self._caller: AbstractCaller = InProcess(opaque.function, constant)
+        if opaque.executor is not None:
+            self._caller = InExecutor(opaque.executor, opaque.function, constant, self.label)
+            # start the workers here and now: a first call that cannot be made there is better known before the loop
+            outcome = self._caller([first.cut(0, 1)], self._form)
+            if isinstance(outcome, Failure):
+                raise self._error(outcome, [first], None)
+        seed = None if self._seeds is None else self._seeds[:1]
+        self._probe = Probe(slots, len(latents), terms, rows, same_lengths, self._one_by_one, seed)
+
+    def traced(self, *arguments: Any) -> Any:
+        """Stand for the function in a trace: its terms, in the structure it returns."""
+        num = len(self._names)
+        places = [part[PLACE] for part in arguments[:num] if PLACE in part]
+        place = places[-1] if places else jnp.zeros(PLACE_WORDS, jnp.uint32)
+        latents = tuple(
+            {name: part[name] for name in names} for part, names in zip(arguments[:num], self._names, strict=True)
+        )
+        # what never changes stays here, and is not handed through the device at each step
+        row = () if self._constant else arguments[num:]
+        shapes = [jax.ShapeDtypeStruct(shape, self._form.dtype) for shape in self._form.shapes]
+        terms = jax.pure_callback(self, shapes, place, latents, row, vmap_method="expand_dims")
+        return jax.tree.unflatten(self._structure, terms)
+
+    def __call__(self, place: Any, latents: Any, row: Any) -> list[np.ndarray]:
+        """Answer the compiled loop: arrays with some axes in front, 1 long where an argument does not vary."""
+        place, latents, row = jax.tree.map(np.asarray, (place, latents, row))
+        num = place.ndim - 1
+        batch = np.broadcast_shapes(*(leaf.shape[:num] for leaf in jax.tree.leaves((place, latents, row))))
+        with self._lock:
+            if self._failure is None:
+                places, segments = self._segments(place, latents, row, batch)
+                outcome = self._caller(segments, self._form)
+                if not isinstance(outcome, Failure):
+                    return [array.reshape(*batch, *array.shape[1:]) for array in outcome]
+                self._failure = self._error(outcome, segments, places)
+        # the gradient is then not finite, and the loop stops at its last good step
+        return [np.full((*batch, *shape), np.nan, self._form.dtype) for shape in self._form.shapes]
+
+    def take_failure(self) -> OpaqueError | None:
+        """What went wrong since this was last asked."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    @functools.cached_property
+    def known(self) -> np.ndarray:
+        """Which term elements read which factors of q, declared or found by moving them."""
+        probe = self._probe
+        if probe.num_elements * probe.num_factors > _MOST_PAIRS:
+            raise ValueError(
+                f"{self.label} returns {probe.num_elements} term elements, and its latents have {probe.num_factors}: too many "
+                "pairs to keep; return fewer terms, for example sums of those that read the same latents"
+            )
+        if self._reads is not None:
+            known = declared(self._reads, probe.terms, probe.slots, self.label)
+            found = check_declared(probe, known)
+            if found is not None:
+                raise ValueError(f"{self.label}: {found}, which reads= does not declare; add it there")
+            return known
+        if probe.num_elements == 1:
+            return np.ones((1, probe.num_factors), bool)
+        return find(probe)
+
+    @property
+    def dependence(self) -> list[sparse.csr_array]:
+        """For each result, which elements of the concatenated arguments of the callback its elements read."""
+        sizes = [int(np.prod(slot.latent.event)) for slot in self._probe.slots]
+        blocks = [
+            np.repeat(self.known[:, slot.begin : slot.end], size, axis=1)
+            for slot, size in zip(self._probe.slots, sizes, strict=True)
+        ]
+        row = 0 if self._constant else sum(np.size(leaf) for leaf in jax.tree.leaves(self._probe.rows[0]))
+        before, after = (sparse.csr_array((len(self.known), num), dtype=bool) for num in (PLACE_WORDS, row))
+        whole = sparse.csr_array(sparse.hstack([before, *map(sparse.csr_array, blocks), after]))
+        return [sparse.csr_array(whole[term.begin : term.end]) for term in self._probe.terms]
+
+    def recheck(
+        self, base: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], row: Any, seed: int
+    ) -> Breach | None:
+        """Move one or two factors between these values: a change of a term that does not read them, if any."""
+        generator = np.random.default_rng(seed)
+        moves = single_moves(self._probe, self.known, generator, _RECHECKED)
+        if not len(moves):
+            return None
+        one, two = (self._flat(values) for values in (base, other))
+        rows = () if self._constant or len(self._names) == 1 else (row,)
+        values = observe(self._probe, rows, one, two, moves)
+        return breach(self._probe, self.known, values, moves)
+
+    def _flat(self, values: Sequence[Mapping[str, Any]]) -> Flat:
+        return [
+            np.asarray(values[slot.part][slot.name]).reshape(slot.end - slot.begin, *slot.latent.event)
+            for slot in self._probe.slots
+        ]
+
+    def _one_by_one(self, segments: list[Segment]) -> np.ndarray:
+        """`(calls, term elements)`; a batch could round otherwise, and what is asked here is exact equality."""
+        single = [s.cut(i, i + 1) for s in segments for i in range(s.num)] if self._form.vectorized else segments
+        with self._lock:
+            outcome = self._caller(single, self._form)
+        if isinstance(outcome, Failure):
+            raise self._error(outcome, segments, None)
+        return np.concatenate([array.reshape(len(array), -1) for array in outcome], axis=1)
+
+    def _segments(
+        self, place: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]
+    ) -> tuple[np.ndarray, list[Segment]]:
+        """One segment for each group, and the place of each call."""
+        num = place.ndim - 1
+        # the axis of samples is the last, if the rows do not vary along it
+        has_samples = num > 0 and all(leaf.shape[num - 1] == 1 for leaf in jax.tree.leaves(row))
+        outer, samples = (batch[:-1], batch[-1]) if has_samples else (batch, 1)
+
+        def grouped(leaf: np.ndarray) -> np.ndarray:
+            lead, rest = leaf.shape[: len(outer)], leaf.shape[num:]
+            if lead != outer and any(size > 1 for size in lead):
+                leaf = np.broadcast_to(leaf, outer + leaf.shape[len(outer) :])
+            groups = int(np.prod(leaf.shape[: len(outer)]))
+            return leaf.reshape(groups, leaf.shape[num - 1] if has_samples else 1, *rest)
+
+        place, latents, row = jax.tree.map(grouped, (place, latents, row))
+
+        def of_group(leaf: np.ndarray, g: int) -> np.ndarray:
+            return leaf[g if len(leaf) > 1 else 0]
+
+        segments = []
+        for g in range(int(np.prod(outer))):
+            mine, own = jax.tree.map(lambda leaf, g=g: of_group(leaf, g), (latents, row))
+            seeds = None if self._seeds is None else of_group(place, g)[:, 0] ^ self._word
+            segments.append(Segment(mine, jax.tree.map(lambda leaf: leaf[0], own), seeds, samples))
+        places = np.broadcast_to(place, (int(np.prod(outer)), samples, PLACE_WORDS)).reshape(-1, PLACE_WORDS)
+        return places, segments
+
+    def _error(self, failure: Failure, segments: Sequence[Segment], places: np.ndarray | None) -> OpaqueError:
+        call = failure.call
+        for segment in segments:
+            if call < segment.num:
+                break
+            call -= segment.num
+        one = segment.cut(call, call + 1)
+        at = ", ".join(
+            f"{name} = {np.array2string(leaf[0], precision=4, threshold=6)}"
+            for p in one.latents
+            for name, leaf in p.items()
+        )
+        where = ""
+        if places is not None:
+            _, sample, group = (int(word) for word in places[failure.call])
+            where = f"in sample {sample}" + (f" of group {group}, " if one.row else ", ")
+        error = OpaqueError(f"{self.label} failed {where}at {at}: {failure.reason}")
+        error.add_note(failure.trace)
+        return error
+
+
+def _slots(latents: Sequence[Mapping[str, Latent]], lengths: dict[str, int]) -> list[Slot]:
+    """In the order in which JAX lists the leaves of the arguments."""
+    slots: list[Slot] = []
+    for number, part in enumerate(latents):
+        for name in sorted(part):
+            begin = slots[-1].end if slots else 0
+            size = int(np.prod(part[name].padded(lengths)))
+            slots.append(Slot(number, name, part[name], lengths, begin, begin + size))
+    return slots
+
+
+def _example(slots: list[Slot], num_parts: int, row: tuple[Any, ...], seeds: np.ndarray | None) -> Segment:
+    parts: list[dict[str, np.ndarray]] = [{} for _ in range(num_parts)]
+    generator = np.random.default_rng(0)
+    for slot in slots:
+        parts[slot.part][slot.name] = slot.shaped(slot.some(2, generator))
+    return Segment(tuple(parts), row, seeds, 2)

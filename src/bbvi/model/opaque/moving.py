@@ -1,0 +1,264 @@
+"""Section 3.1 without a trace: which term elements change when one factor of q is moved.
+
+Several random points are tried, since a value may be read at some and not at others. Where what is seen leaves
+room for doubt, more is counted as read: that costs variance, never bias.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bbvi.model.latents import Latent
+from bbvi.model.opaque.calls import Segment
+
+_MOST_CALLS = 2000
+_POINTS, _FEWEST_POINTS = 5, 2
+_FEWEST_GROUPS = 3
+_DECLARED_POINTS, _DECLARED_MOVES = 3, 20
+
+
+class Slot(NamedTuple):
+    """One latent among a function's arguments; its factors of q are numbered `begin` to `end` over all of them."""
+
+    part: int
+    name: str
+    latent: Latent
+    lengths: dict[str, int]
+    begin: int
+    end: int
+
+    def some(self, num: int, generator: np.random.Generator) -> np.ndarray:
+        """Arbitrary values, `(num, factors, *event)`; a finite set of values is used to its end."""
+        with jax.ensure_compile_time_eval():
+            values = self.latent.some_values(self.lengths, num, generator)
+            top = getattr(self.latent.family.support(), "upper_bound", None)
+            if self.latent.family.is_discrete() and top is not None and np.ndim(top) == 0:
+                values = generator.integers(0, int(top), values.shape, endpoint=True).astype(values.dtype)
+        return values.reshape(num, self.end - self.begin, *self.latent.event)
+
+    def shaped(self, flat: np.ndarray) -> np.ndarray:
+        """`(calls, factors, *event)` as the function sees it."""
+        return flat.reshape(len(flat), *self.latent.padded(self.lengths), *self.latent.event)
+
+
+class Term(NamedTuple):
+    """One array of terms; its elements are numbered `begin` to `end` over all of them."""
+
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class Probe(NamedTuple):
+    """What can be moved, what is looked at, and how to call: `(calls, term elements)` from segments."""
+
+    slots: list[Slot]
+    num_parts: int
+    terms: list[Term]
+    rows: list[tuple[Any, ...]]
+    same_lengths: bool
+    call: Callable[[list[Segment]], np.ndarray]
+    seeds: np.ndarray | None
+
+    @property
+    def num_factors(self) -> int:
+        return self.slots[-1].end if self.slots else 0
+
+    @property
+    def num_elements(self) -> int:
+        return self.terms[-1].end
+
+
+Flat = Sequence[np.ndarray]
+
+
+class Breach(NamedTuple):
+    """A term element that changed with a factor of q that it was not known to read."""
+
+    term: str
+    element: int
+    latent: str
+    factor: int
+    was: float
+    now: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.term}, element {self.element}, changed from {self.was} to {self.now} "
+            f"with element {self.factor} of latent {self.latent!r}"
+        )
+
+
+def observe(probe: Probe, row: tuple[Any, ...], base: Flat, other: Flat, moves: np.ndarray) -> np.ndarray:
+    """The terms at `base`, then with each set of factors moved to `other`: `(1 + moves, term elements)`."""
+    moves = np.concatenate([np.zeros((1, probe.num_factors), bool), moves])
+    parts: list[dict[str, np.ndarray]] = [{} for _ in range(probe.num_parts)]
+    for slot, one, two in zip(probe.slots, base, other, strict=True):
+        chosen = moves[:, slot.begin : slot.end].reshape(len(moves), -1, *[1] * len(slot.latent.event))
+        parts[slot.part][slot.name] = slot.shaped(np.where(chosen, two, one))
+    return probe.call([Segment(tuple(parts), row, probe.seeds, len(moves))])
+
+
+def changed(values: np.ndarray) -> np.ndarray:
+    """Which entries differ from the first row; NaN is the same as NaN."""
+    return ~((values[1:] == values[0]) | (np.isnan(values[1:]) & np.isnan(values[0])))
+
+
+def find(probe: Probe) -> np.ndarray:
+    """Which term elements read which factors of q: `(term elements, factors)`."""
+    num_groups, points, tests = _plan(probe)
+    if not points:
+        return np.ones((probe.num_elements, probe.num_factors), bool)
+    generator = np.random.default_rng(0)
+    tallies = []
+    for row in _spread(probe.rows, num_groups):
+        tally = _Tally(probe)
+        for _ in range(points):
+            moves = _classes(probe, tests, generator) if tests else np.eye(probe.num_factors, dtype=bool)
+            values = observe(probe, row, *_two_points(probe, generator), moves)
+            tally.add(_decode(changed(values), moves) if tests else changed(values).T, np.isfinite(values[0]))
+        tallies.append(tally)
+    return _combined(probe, tallies)
+
+
+def _plan(probe: Probe) -> tuple[int, int, int]:
+    """Groups, points, and how many sets to move at each; 0 sets: each factor alone; 0 points: too many calls."""
+    num_groups, points = len(probe.rows), _POINTS
+    while num_groups * points * (probe.num_factors + 1) > _MOST_CALLS:
+        if points > 3:
+            points -= 1
+        elif num_groups > _FEWEST_GROUPS:
+            num_groups -= 1
+        elif points > _FEWEST_POINTS:
+            points -= 1
+        elif any(slot.latent.family.is_discrete() for slot in probe.slots):
+            # two moves of integers can cancel in a sum: sets of them would hide what is read
+            return 0, 0, 0
+        else:
+            return num_groups, points, _MOST_CALLS // (num_groups * points) - 1
+    return num_groups, points, 0
+
+
+def _spread(rows: list[Any], num: int) -> list[Any]:
+    return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, num).astype(int))]
+
+
+def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Flat, Flat]:
+    """Two values of everything that differ in every factor, if some of a few random ones do."""
+    base, other = [], []
+    for slot in probe.slots:
+        first, *rest = slot.some(8, generator)
+        second = rest[0].copy()
+        axes = tuple(range(1, first.ndim))
+        for candidate in rest[1:]:
+            same = (second == first).all(axis=axes)
+            second[same] = candidate[same]
+        base.append(first)
+        other.append(second)
+    return base, other
+
+
+def _classes(probe: Probe, num: int, generator: np.random.Generator) -> np.ndarray:
+    """Random sets of factors, from a half of them to a few, for functions with too many to move one by one."""
+    most = max(1, int(np.log2(probe.num_factors)) - 1)
+    share = 0.5 ** generator.integers(1, most, (num, 1), endpoint=True)
+    return generator.random((num, probe.num_factors)) < share
+
+
+def _decode(moved: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """A term that stayed the same reads nothing of the set that was moved; what no set rules out counts as read."""
+    still = (~moved).T.astype(np.float32)
+    return still @ moves.astype(np.float32) == 0
+
+
+class _Tally:
+    """What was seen in one group: all that was read at some point, and where two points disagree."""
+
+    def __init__(self, probe: Probe):
+        self.probe = probe
+        self.union = np.zeros((probe.num_elements, probe.num_factors), bool)
+        self.informed = np.zeros(probe.num_elements, bool)
+        self.moving = np.zeros((len(probe.terms), len(probe.slots)), bool)
+
+    def add(self, pattern: np.ndarray, finite: np.ndarray) -> None:
+        # a term that is not finite hides what it reads: such a point tells nothing
+        pattern = pattern & finite[:, None]
+        for (t, term), (s, slot) in _blocks(self.probe):
+            block = np.s_[term.begin : term.end, slot.begin : slot.end]
+            self.moving[t, s] |= _disagree(self.union[block], pattern[block], empty_counts=False)
+        self.union |= pattern
+        self.informed |= finite
+
+
+def _blocks(probe: Probe) -> list[tuple[tuple[int, Term], tuple[int, Slot]]]:
+    return [(t, s) for t in enumerate(probe.terms) for s in enumerate(probe.slots)]
+
+
+def _disagree(one: np.ndarray, other: np.ndarray, *, empty_counts: bool) -> bool:
+    differ = (one != other).any(1)
+    return bool(np.any(differ if empty_counts else differ & one.any(1) & other.any(1)))
+
+
+def _combined(probe: Probe, tallies: list[_Tally]) -> np.ndarray:
+    known = np.any([tally.union for tally in tallies], axis=0)
+    discrete = [slot for slot in probe.slots if slot.latent.family.is_discrete()]
+    grouped = len(tallies) > 1
+    for (t, term), (s, slot) in _blocks(probe):
+        rows = slice(term.begin, term.end)
+        block = (rows, slice(slot.begin, slot.end))
+        # the elements read move with an integer, as in a look-up: those not seen yet may be read as well
+        looked_up = any(known[rows, d.begin : d.end].any() for d in discrete)
+        moving = looked_up and any(tally.moving[t, s] for tally in tallies)
+        # globals that one group reads and another does not: an index in the data, which other groups have otherwise.
+        # Groups of different lengths differ in which terms are masked, and that says nothing.
+        first = tallies[0].union[block]
+        differs = grouped and slot.part == 0 and any(
+            _disagree(first, tally.union[block], empty_counts=probe.same_lengths) for tally in tallies[1:]
+        )  # fmt: skip
+        if moving or differs:
+            known[block] = True
+    known[~np.any([tally.informed for tally in tallies], axis=0)] = True
+    return known
+
+
+def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> Breach | None:
+    """The first change that `known` does not allow, from what `observe` returned."""
+    # float32 products are exact here: they count
+    allowed = (moves.astype(np.float32) @ known.T.astype(np.float32)) > 0
+    outside = np.argwhere(changed(values) & ~allowed)
+    if not len(outside):
+        return None
+    move, element = (int(i) for i in outside[0])
+    factor = int(np.flatnonzero(moves[move])[0])
+    term = next(term for term in probe.terms if element < term.end)
+    slot = next(slot for slot in probe.slots if factor < slot.end)
+    was, now = float(values[0, element]), float(values[1 + move, element])
+    return Breach(term.name, element - term.begin, slot.name, factor - slot.begin, was, now)
+
+
+def check_declared(probe: Probe, known: np.ndarray) -> Breach | None:
+    """Move whole latents and a few single factors: a change that was not declared, if there is one."""
+    generator = np.random.default_rng(0)
+    for row in _spread(probe.rows, _FEWEST_GROUPS):
+        for _ in range(_DECLARED_POINTS):
+            whole = np.zeros((len(probe.slots), probe.num_factors), bool)
+            for s, slot in enumerate(probe.slots):
+                whole[s, slot.begin : slot.end] = True
+            single = single_moves(probe, known, generator, _DECLARED_MOVES)
+            moves = np.concatenate([whole, single])
+            values = observe(probe, row, *_two_points(probe, generator), moves)
+            found = breach(probe, known, values, moves)
+            if found is not None:
+                return found
+    return None
+
+
+def single_moves(probe: Probe, known: np.ndarray, generator: np.random.Generator, num: int) -> np.ndarray:
+    """Up to `num` moves of one factor that not every term reads."""
+    factors = generator.permutation(np.flatnonzero(~known.all(0)))[:num]
+    moves = np.zeros((len(factors), probe.num_factors), bool)
+    moves[np.arange(len(factors)), factors] = True
+    return moves

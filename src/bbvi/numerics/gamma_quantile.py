@@ -1,0 +1,119 @@
+"""The quantile function of the gamma distribution, as one polynomial for every shape from 1 up."""
+
+from importlib.resources import files
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Float
+from numpy.polynomial.chebyshev import cheb2poly
+
+from bbvi.numerics.special import polynomial
+
+_ENDS = np.array([-5.45, -1.2, 5.45])
+_MIDDLES, _HALVES = (_ENDS[1:] + _ENDS[:-1]) / 2, (_ENDS[1:] - _ENDS[:-1]) / 2
+
+
+def _read(in_s: int | None = None, in_x: int | None = None) -> np.ndarray:
+    """The table of `tools/fit_gamma_quantile.py`, from Chebyshev polynomials in x to powers; the first terms if cut."""
+    in_chebyshev = np.loadtxt(str(files("bbvi.numerics") / "gamma_quantile.csv"), delimiter=",")
+    degree_s, columns = in_chebyshev.shape
+    num = in_x or columns // 2
+    powers = np.zeros((num, num))
+    for k, row in enumerate(np.eye(num)):
+        powers[k, : k + 1] = cheb2poly(row)[: k + 1]
+    return (in_chebyshev.reshape(degree_s, 2, -1)[:in_s, :, :num] @ powers).reshape(len(in_chebyshev[:in_s]), -1)
+
+
+_TABLE = _read()
+
+
+@jax.custom_jvp
+def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> Float[Array, ""]:
+    """log z where P(Z < z) = Phi(x), for Z of Gamma(concentration, 1) with concentration >= 1.
+
+    With s = 1 / sqrt(a), log z = log a + s x + s**2 Q(x, s) by the expansion of Cornish and Fisher (1938), and Q is
+    a fitted polynomial: of degree 13 in x, on two pieces, with coefficients that depend on s alone and so are common to
+    all draws of a factor. The fit is within 1e-7 of log z for |x| < 5.45; beyond, where only double precision gets,
+    once in twenty million draws, Q stays constant. Single precision rounds to 2.5e-6 + 2e-7 |log z|.
+    The derivative in the concentration is the implicit one, that of z at a fixed probability.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(f"{jnp.exp(log_gamma_quantile(0.0, 1.0)):.4f}")  # the median of the exponential, log 2
+        0.6931
+    """
+    return _evaluate(x, concentration)
+
+
+def _log_gamma_quantile_jvp(primals, tangents):
+    x, concentration = primals
+    value = _evaluate(x, concentration)
+    tangent = jnp.zeros_like(value)
+    functions = (lambda x: _evaluate(x, concentration), lambda a: _evaluate(x, a))
+    for function, at, change in zip(functions, primals, tangents, strict=True):
+        if not isinstance(change, SymbolicZero):
+            # one slope per draw: without it the way back would add up powers of x for every coefficient
+            tangent = tangent + jax.jvp(function, (at,), (jnp.ones_like(at),))[1] * change
+    return value, tangent
+
+
+log_gamma_quantile.defjvp(_log_gamma_quantile_jvp, symbolic_zeros=True)
+
+
+def _evaluate(x, concentration):
+    s = jax.lax.rsqrt(concentration)
+    powers = _coefficients(s)
+    left = x < _ENDS[1]
+    t = x * jnp.where(left, *(1 / _HALVES)) - jnp.where(left, *(_MIDDLES / _HALVES))
+    t = jnp.clip(t, -1, 1)
+    q = polynomial(t, [jnp.where(left, powers[0, k], powers[1, k]) for k in range(powers.shape[1])])
+    return jnp.log(concentration) + s * (x + s * q)
+
+
+def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:
+    """The coefficients of Q in x on either piece, lowest first."""
+    chebyshev = jnp.stack([jnp.ones_like(s), 2 * s - 1])
+    while len(chebyshev) < len(_TABLE):
+        # from T_0 .. T_m-1 as many again at a time, by T_m+k = 2 T_m T_k - T_m-k
+        middle = 2 * chebyshev[1] * chebyshev[-1] - chebyshev[-2]
+        chebyshev = jnp.concatenate(
+            [chebyshev, 2 * middle * chebyshev - jnp.concatenate([middle[None], chebyshev[:0:-1]])]
+        )
+    table = jnp.asarray(_TABLE, s.dtype)
+    return jnp.dot(chebyshev[: len(_TABLE)], table, precision=jax.lax.Precision.HIGHEST).reshape(2, -1)
+
+
+# fewer terms: log z is right to 3e-5
+_SHORT = _read(12, 10)
+
+
+def log_ratio_to_mean(x: Float[Array, "..."], s: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log(z / a) where P(Z < z) = Phi(x), for Z of Gamma(a, 1) with s = 1 / sqrt(a) <= 1, its sd over its mean.
+
+    For draws that have each a shape of their own: all is elementwise. No digits are lost where a is large and z is
+    next to a.
+
+    Examples:
+        >>> print(f"{log_ratio_to_mean(2.0, 1e-3):.6f}")
+        0.001999
+    """
+    table = _SHORT if jnp.result_type(x, s) == jnp.float32 else _TABLE
+    left = jnp.less(x, _ENDS[1])
+    t = (x - jnp.where(left, _MIDDLES[0], _MIDDLES[1])) * jnp.where(left, 1 / _HALVES[0], 1 / _HALVES[1])
+    low, high = np.split(table, 2, axis=1)
+    powers = [
+        jnp.where(left, _clenshaw(2 * s - 1, a), _clenshaw(2 * s - 1, b)) for a, b in zip(low.T, high.T, strict=True)
+    ]
+    return s * (x + s * polynomial(jnp.clip(t, -1, 1), powers))
+
+
+def _clenshaw(y: Array, coefficients: np.ndarray) -> Array:
+    """The Chebyshev series with these coefficients at y."""
+    one: Any = 0.0
+    two: Any = 0.0
+    for c in coefficients[:0:-1]:
+        one, two = 2 * y * one - two + float(c), one
+    return y * one - two + float(coefficients[0])

@@ -1,0 +1,222 @@
+"""Section 5.3: chains of draws in compiled chunks of sweeps, and what they leave."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from bbvi.model.model import Problem, Terms
+from bbvi.numerics.address import Key, fold
+from bbvi.sampling.lanes import Arrays, Lanes
+from bbvi.sampling.sweep import AbstractKernel, Info, Scene, State, evaluate, point, sweep
+
+_SECONDS_PER_CHUNK = 0.3
+_MOST_IN_CHUNK = 200
+_FLOATS_PER_CHUNK = 1 << 25
+# step sizes: the gain of Robbins and Monro falls as t^-0.6
+_GAIN_POWER = -0.6
+
+
+class Schedule(NamedTuple):
+    """How many sweeps come before the draws, how many draws there are, and the sweeps from one to the next."""
+
+    num_burn_in: int
+    num_draws: int
+    thin: int
+
+
+class Record(NamedTuple):
+    """Draws of some sweeps, first axes chain and draw: values by scope, log p, rates of acceptance by latent."""
+
+    values: list[Arrays]
+    log_joint: Array
+    acceptance: Arrays
+
+
+class Chains:
+    """Chains so far: `seconds` since they started, `num_sweeps`, `num_draws`, and the draws by `to_arviz()`."""
+
+    def __init__(self, run: "Run", records: Sequence[Record], num_sweeps: int, seconds: float):
+        self._run, self._records, self.num_sweeps, self.seconds = run, list(records), num_sweeps, seconds
+
+    def __repr__(self) -> str:
+        return f"Chains({self.num_draws} draws, {self.num_sweeps} sweeps, {self.seconds:.1f} s)"
+
+    @property
+    def num_draws(self) -> int:
+        """Draws of each chain; 0 while step sizes are tuned."""
+        return sum(record.log_joint.shape[1] for record in self._records)
+
+    @property
+    def log_joint(self) -> float:
+        """Mean over the chains of log p at the last draw; NaN before the first."""
+        return float(self._records[-1].log_joint[:, -1].mean()) if self._records else float("nan")
+
+    def to_arviz(self) -> Any:
+        """The draws as an ArviZ InferenceData, with the groups `posterior` and `sample_stats`; padding is NaN."""
+        import arviz  # slow to import, and needed here alone
+
+        if not self._records:
+            raise ValueError(f"no draws yet: {self.num_sweeps} sweeps were made, and burn-in is not over")
+        whole: Record = jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *self._records)
+        problem, lanes = self._run.problem, self._run.lanes
+        values, dims = {}, {}
+        for name in self._run.keep:
+            latent = problem.latents[name]
+            local = name in problem.locals
+            values[name] = _in_place(problem, name, whole.values, lanes) if local else whole.values[0][name][..., 0]
+            axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
+            axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
+            dims[name] = (["group"] if local else []) + axes
+        coords = {axis: np.arange(n) for k, v in values.items() for axis, n in zip(dims[k], v.shape[2:], strict=True)}
+        stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
+        return arviz.from_dict(
+            posterior=values, sample_stats=stats, dims=dims, coords=coords, attrs={"inference_library": "bbvi"}
+        )
+
+
+def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lanes]) -> np.ndarray:
+    """A local's draws of all buckets, groups after draws, at the longest length; NaN where a group is shorter."""
+    latent = problem.locals[name]
+    shape = problem.shape(name)
+    num_chains, num_draws = values[1][name].shape[:2]
+    kind = np.float32 if latent.ragged_axes and latent.family.is_discrete() else values[1][name].dtype
+    fill = np.nan if latent.ragged_axes else 0
+    out = np.full((num_chains, num_draws, problem.num_groups, *shape, *latent.event), fill, kind)
+    for of_bucket, lane in zip(values[1:], lanes[1:], strict=True):
+        real = np.asarray(lane.real[name]).reshape(*lane.real[name].shape[:-1], *[1] * len(latent.event), -1)
+        drawn: Any = of_bucket[name] if not latent.ragged_axes else np.where(real, of_bucket[name], np.nan)
+        corner: Any = tuple(slice(size) for size in lane.real[name].shape[:-1])
+        out[(slice(None), slice(None), np.asarray(lane.groups), *corner)] = np.moveaxis(drawn, -1, 2)
+    return out
+
+
+class Run(NamedTuple):
+    """Chains that are ready to go. `held` are draws of the globals, by chain and draw, in coordinates."""
+
+    problem: Problem
+    kernel: AbstractKernel
+    scene: Scene
+    lanes: list[Lanes]
+    state: State
+    held: Arrays | None
+    key: Key
+    keep: tuple[str, ...]
+    schedule: Schedule
+
+
+def drain(run: Run) -> Iterator[Chains]:
+    """Chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
+    began, schedule = time.monotonic(), run.schedule
+    compiled = _Compiled(run)
+    records: list[Record] = []
+    state, done, length, first = run.state, 0, 1, True
+    while done < schedule.num_burn_in + schedule.num_draws:
+        burning = done < schedule.num_burn_in
+        left = (schedule.num_burn_in if burning else schedule.num_burn_in + schedule.num_draws) - done
+        count, before = min(length, left, compiled.capacity), time.monotonic()
+        state, record = compiled.chunk(state, done, count)
+        if not burning:
+            records = [*records, record]
+        done += count
+        took = time.monotonic() - before
+        # the first call compiled: its time says nothing
+        per_draw = took / count if not burning else took / count * schedule.thin
+        length = 1 if first else max(1, min(10 * length, int(_SECONDS_PER_CHUNK / max(per_draw, 1e-6))))
+        first = False
+        sweeps = min(done, schedule.num_burn_in) + max(0, done - schedule.num_burn_in) * schedule.thin
+        yield Chains(run, records, sweeps, time.monotonic() - began)
+
+
+class _Compiled:
+    """The compiled chunk: up to `capacity` draws, each after `thin` sweeps (one sweep in burn-in)."""
+
+    def __init__(self, run: Run):
+        self.run, self._chains = run, jnp.arange(len(jax.tree.leaves(run.state)[0]), dtype=jnp.uint32)
+        scopes = run.scene.scopes
+        size = sum(leaf.size for n in range(len(scopes)) for k, leaf in run.state.u[n].items() if k in run.keep)
+        self.capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
+        over_chains = (0, 0, None if run.held is None else 0, None, None, None, None, None, None, None)
+        self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains))
+
+    def chunk(self, state: State, done: int, count: int) -> tuple[State, Record]:
+        schedule, which = self.run.schedule, np.zeros(self.capacity, np.int32)
+        if self.run.held is not None:
+            which[:count] = [held_draw(schedule, done + i) for i in range(count)]
+        burning = done < schedule.num_burn_in
+        thin = 1 if burning else schedule.thin
+        first = done if burning else schedule.num_burn_in + (done - schedule.num_burn_in) * thin
+        state, record = self._chunk(
+            state, self._chains, self.run.held, self.run.lanes, self.run.key, jnp.asarray(which), jnp.int32(count),
+            jnp.int32(first), jnp.int32(thin), jnp.int32(schedule.num_burn_in),
+        )  # fmt: skip
+        return state, jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], record)
+
+    def _one(
+        self, state: State, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, which: Array,
+        count: Array, first: Array, thin: Array, num_burn_in: Array,
+    ) -> tuple[State, Record]:  # fmt: skip
+        """One chain's chunk."""
+        scene = self.run.scene
+
+        def terms_at(state: State) -> list[Terms]:
+            return evaluate(scene, [point(scene, s, state.u[n]) for n, s in enumerate(scene.scopes)], lanes)
+
+        def one_sweep(number: Array, carry: Any) -> Any:
+            state, terms, rates = carry
+            gain = jnp.where(number < num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
+            at = fold(key, "sweep", number)
+            state, info, terms = sweep(self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain)
+            return state, terms, jax.tree.map(lambda a, b: a + b / thin, rates, _rates(scene, info, lanes))
+
+        def one_draw(i: Int[Array, ""], carry: Any) -> Any:
+            state, terms, record = carry
+            if held is not None:
+                state = state._replace(u=[{k: leaf[which[i]] for k, leaf in held.items()}, *state.u[1:]])
+                terms = terms_at(state)
+            begin = first + i * thin
+            rates = {name: jnp.zeros(()) for name in self._moving()}
+            state, terms, rates = jax.lax.fori_loop(begin, begin + thin, one_sweep, (state, terms, rates))
+            made = self._record(state, terms, rates)
+            return state, terms, jax.tree.map(lambda all_, new: all_.at[i].set(new), record, made)
+
+        terms = terms_at(state)
+        shapes = jax.eval_shape(self._record, state, terms, {name: jnp.zeros(()) for name in self._moving()})
+        record = jax.tree.map(lambda leaf: jnp.zeros((self.capacity, *leaf.shape), leaf.dtype), shapes)
+        state, _, record = jax.lax.fori_loop(0, count, one_draw, (state, terms, record))
+        return state, record
+
+    def _moving(self) -> list[str]:
+        scopes = self.run.scene.scopes
+        return [name for n, s in enumerate(scopes[:2]) if n or self.run.held is None for name in s.latents]
+
+    def _record(self, state: State, terms: list[Terms], rates: Arrays) -> Record:
+        scene, keep = self.run.scene, self.run.keep
+        values = []
+        for n, scope in enumerate(scene.scopes):
+            seen = point(scene, scope, state.u[n]).values
+            values.append({name: seen[name] for name in scope.latents if name in keep})
+        log_joint = sum((t.sum() for part in terms for t in part.values()), jnp.zeros(()))
+        return Record(values, log_joint, {name: rates[name] for name in self._moving()})
+
+
+def _rates(scene: Scene, info: Info, lanes: list[Lanes]) -> Arrays:
+    """Of each latent, the share of its elements that were accepted."""
+    made: dict[str, Any] = {}
+    for n, part in enumerate(info.accepted if scene.move_globals else [{}, *info.accepted[1:]]):
+        for name, yes in part.items():
+            a, b = made.get(name, (0, 0))
+            made[name] = (a + yes.sum(), b + lanes[n].real[name].sum())
+    return {name: a / jnp.maximum(b, 1) for name, (a, b) in made.items()}
+
+
+def held_draw(schedule: Schedule, done: int) -> int:
+    """Which draw of the globals stands for this draw; burn-in goes through all of them, backwards to the first."""
+    if done >= schedule.num_burn_in:
+        return done - schedule.num_burn_in
+    return (schedule.num_burn_in - 1 - done) * schedule.num_draws // schedule.num_burn_in

@@ -1,0 +1,282 @@
+"""Section 5.3: Metropolis-Hastings within Gibbs, the paper's baseline, on the same model object as `fit`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bbvi.blankets.analysis import Target, find_target
+from bbvi.blankets.check import check_blankets, check_padding
+from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
+from bbvi.fitting.progress import progress_bar
+from bbvi.gradients.evaluate import draw_values
+from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
+from bbvi.model.latents import Latent
+from bbvi.model.model import AnyModel, Problem, bind, without_blocks
+from bbvi.model.start import starting_params
+from bbvi.numerics.address import Key, fold, seed_key
+from bbvi.numerics.xla import for_one_run
+from bbvi.sampling.chains import Chains, Run, Schedule, drain
+from bbvi.sampling.lanes import Arrays, Lanes, all_lanes, scopes
+from bbvi.sampling.proposals import AbstractProposal, proposal
+from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise, Scene, State, evaluate, point
+
+_FIRST_LOG_STEP = float(np.log(0.3))
+# below this many factors, padding included, a sweep is short anyway: buckets would only take time to compile
+_WORTH_BUCKETS = 1 << 17
+
+
+def metropolis_within_gibbs(
+    model: AnyModel,
+    data: Any = None,
+    *,
+    num_draws: int = 1000,
+    num_burn_in: int = 1000,
+    num_chains: int = 4,
+    thin: int = 1,
+    seed: int | Array = 0,
+    hold: Any = None,
+    keep: Sequence[str] | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """Draw from the posterior by Metropolis-Hastings steps within Gibbs sampling, as an ArviZ InferenceData.
+
+    Each element of each latent is moved by a proposal centred on its value, of its support's family (a gamma for a
+    positive one, with the Hastings correction), and accepted by the factors that read it. Elements that share no
+    factor move together. Step sizes are tuned in burn-in and fixed afterwards. `bbvi.mixing` tells how well the chains
+    mixed.
+
+    Args:
+        num_draws: draws kept of each chain, one every `thin` sweeps.
+        num_burn_in: sweeps before the first draw, in which step sizes are tuned.
+        hold: draws of the globals, as an InferenceData or a dict of arrays `(draw, ...)`; each is held in turn while
+            the locals of new groups move, from where they were: draws of p(globals | other data) p(locals | globals, data).
+        keep: latents whose draws are kept; default all.
+        progress: show a bar; default on a terminal.
+
+    Examples:
+        >>> import bbvi, jax.numpy as jnp, numpyro.distributions as dist
+        >>> def log_joint(z, y):
+        ...     return dist.Gamma(2, 1).log_prob(z["rate"]) + dist.Poisson(z["rate"]).log_prob(y).sum()
+        >>> model = bbvi.Model(log_joint, rate=bbvi.positive())
+        >>> draws = bbvi.metropolis_within_gibbs(model, jnp.array([3, 5, 4]))
+        >>> print(f"{float(draws.posterior['rate'].mean()):.1f}")  # the posterior is Gamma(14, 4)
+        3.5
+    """
+    return _draws(
+        model, data, Coordinatewise(), progress, num_draws=num_draws, num_burn_in=num_burn_in, num_chains=num_chains,
+        thin=thin, seed=seed, hold=hold, keep=keep,
+    )  # fmt: skip
+
+
+def metropolis_hastings(
+    model: AnyModel,
+    data: Any = None,
+    *,
+    num_draws: int = 1000,
+    num_burn_in: int = 1000,
+    num_chains: int = 4,
+    thin: int = 1,
+    seed: int | Array = 0,
+    hold: Any = None,
+    keep: Sequence[str] | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """Draw by plain Metropolis-Hastings, which proposes and decides on all latents at once.
+
+    It is here because the paper compares with it: in many dimensions it fails. Arguments and result are those of
+    `metropolis_within_gibbs`.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> bbvi.metropolis_hastings(model, num_draws=100, num_burn_in=100).posterior["mu"].shape
+        (4, 100)
+    """
+    return _draws(
+        model, data, AllAtOnce(), progress, num_draws=num_draws, num_burn_in=num_burn_in, num_chains=num_chains,
+        thin=thin, seed=seed, hold=hold, keep=keep,
+    )  # fmt: skip
+
+
+def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, progress: bool | None, **options: Any) -> Any:
+    total = options["num_burn_in"] + options["num_draws"] * options["thin"]
+    with progress_bar(progress, total, shown="log p") as report:
+        for chains in iterate_metropolis(model, data, kernel=kernel, **options):
+            report(chains.num_sweeps, chains.log_joint)
+    return chains.to_arviz()
+
+
+def iterate_metropolis(
+    model: AnyModel,
+    data: Any = None,
+    *,
+    kernel: AbstractKernel | None = None,
+    num_draws: int = 1000,
+    num_burn_in: int = 1000,
+    num_chains: int = 4,
+    thin: int = 1,
+    seed: int | Array = 0,
+    hold: Any = None,
+    keep: Sequence[str] | None = None,
+) -> Iterator[Chains]:
+    """The loop of `metropolis_within_gibbs` as a generator: the chains so far, once for each compiled chunk of sweeps.
+
+    `kernel` is `Coordinatewise()` by default; `AllAtOnce()` is plain Metropolis-Hastings.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> for chains in bbvi.iterate_metropolis(model, num_draws=50, num_burn_in=50):
+        ...     pass  # look at chains.seconds, break when it is enough
+        >>> chains.num_draws
+        50
+    """
+    schedule = _schedule(num_burn_in, num_draws, thin, num_chains)
+    run = _prepare(model, data, kernel or Coordinatewise(), schedule, num_chains, seed, hold, keep)
+    yield from drain(run)
+
+
+def _schedule(num_burn_in: int, num_draws: int, thin: int, num_chains: int) -> Schedule:
+    for name, value, least in (
+        ("num_burn_in", num_burn_in, 0), ("num_draws", num_draws, 1), ("thin", thin, 1), ("num_chains", num_chains, 1),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return Schedule(int(num_burn_in), int(num_draws), int(thin))
+
+
+def _prepare(
+    model: AnyModel, data: Any, kernel: AbstractKernel, schedule: Schedule, num_chains: int, seed: Any, hold: Any,
+    keep: Sequence[str] | None,
+) -> Run:  # fmt: skip
+    if not isinstance(kernel, AbstractKernel):
+        raise TypeError(f"kernel= takes bbvi.Coordinatewise() or bbvi.AllAtOnce(), got {kernel!r}")
+    problem, flat, groups = bind(without_blocks(model), data)
+    if problem.opaque:
+        raise ValueError(
+            f"{', '.join(problem.opaque)} is opaque: Metropolis-Hastings calls the log joint at every move of every chain, "
+            "compiled; write the function in JAX, or use bbvi.fit"
+        )
+    if isinstance(groups, Stream):
+        groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
+    unknown = [name for name in keep or () if name not in problem.latents]
+    if unknown:
+        raise ValueError(f"keep= names {unknown}; the latents are {list(problem.latents)}")
+    target = find_target(problem, flat, groups)
+    if target.floats_per_draw * problem.num_groups < _WORTH_BUCKETS:
+        target = target._replace(buckets=())
+    check_blankets(problem, target.blankets, flat, groups)
+    if isinstance(groups, Cohort):
+        check_padding(problem, groups)
+    key = seed_key(seed)
+    lanes = all_lanes(target, flat, groups)
+    scene = _scene(target, groups, hold is None)
+    held = None if hold is None else _held(problem, scene, hold, num_chains, schedule.num_draws)
+    state = _start(scene, problem, lanes, key, num_chains)
+    if held is not None:
+        state = state._replace(u=[{name: leaf[:, 0] for name, leaf in held.items()}, *state.u[1:]])
+    _check_start(scene, state, lanes)
+    kept = tuple(name for name in problem.latents if keep is None or name in keep)
+    return Run(problem, kernel, scene, lanes, state, held, fold(key, "metropolis"), kept, schedule)
+
+
+def _scene(target: Target, groups: AbstractGroups | None, move_globals: bool) -> Scene:
+    problem, found = target.problem, scopes(target)
+    colours: list[Any] = [{}]
+    if move_globals:
+        rows = None if groups is None or not target.blankets.look_ups else groups.take(np.arange(len(groups)))
+        reads = global_reads(problem, target.blankets, rows)
+        colours = [by_latent(problem, problem.globals, colour(reads))]
+    if problem.num_groups:
+        longest = by_latent(problem, problem.locals, colour(local_reads(problem, target.blankets)))
+        buckets = target.buckets or (target.whole,)
+        colours += [cut(longest, bucket.problem, bucket.blankets) if longest else {} for bucket in buckets]
+    proposals = {name: proposal(latent) for name, latent in problem.latents.items()}
+    return Scene(found, proposals, colours, [moves(c) for c in colours], move_globals)
+
+
+def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> State:
+    """A draw from the q from which a fit would start, for each chain; rows by the number of their group."""
+    params, samples, at = starting_params(problem, key), jnp.arange(num_chains, dtype=jnp.uint32), fold(key, "chains")
+
+    def coordinates(name: str, values: Array) -> Array:
+        return _coordinates(scene.proposals[name], problem.latents[name], values)
+
+    def globals_and_rows(params: Any) -> tuple[Arrays, Arrays]:
+        beta, _ = draw_values(problem, problem.globals, params["globals"], key=at, samples=samples)
+        of_group = jax.vmap(
+            lambda g, p: draw_values(problem, problem.locals, p, key=fold(at, g), samples=samples, group=g)[0]
+        )
+        z = of_group(jnp.arange(problem.num_groups), params["locals"]) if problem.locals else {}
+        return (
+            {name: coordinates(name, jnp.moveaxis(beta[name], -1, 0)[..., None]) for name in problem.globals},
+            {name: coordinates(name, jnp.moveaxis(jnp.moveaxis(z[name], -1, 0), 1, -1)) for name in problem.locals},
+        )
+
+    beta, z = jax.jit(globals_and_rows, **for_one_run())(params)
+    z = {name: np.asarray(leaf) for name, leaf in z.items()}
+    u = [beta]
+    for scope, lane in zip(scene.scopes[1:], lanes[1:], strict=True):
+        corners = {name: tuple(slice(size) for size in scope.problem.shape(name)) for name in scope.latents}
+        numbers = np.asarray(lane.groups)
+        u.append({name: jnp.asarray(z[name][(slice(None), *corners[name])][..., numbers]) for name in scope.latents})
+    steps = []
+    for scope, part in zip(scene.scopes, u, strict=True):
+        shapes = {name: (num_chains, *scope.problem.shape(name), part[name].shape[-1]) for name in part}
+        steps.append({name: jnp.full(shape, _FIRST_LOG_STEP, float) for name, shape in shapes.items()})
+    return State(u, steps)
+
+
+def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
+    """Coordinates of values `(chain, *factors, *event, lanes)`."""
+    many = jax.vmap(of_latent.family.coordinates, in_axes=-1, out_axes=-1)
+    for _ in ("chain", *latent.shape):
+        many = jax.vmap(many)
+    return many(values)
+
+
+def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:
+    """Draws of the globals dealt out to the chains, `(chain, draw, *factors, *event, 1)`, in coordinates."""
+    if not problem.locals:
+        raise ValueError("hold= keeps the globals and moves locals: the model needs locals")
+    values = hold
+    if hasattr(hold, "posterior"):
+        stacked = hold.posterior.stack(draw_=("chain", "draw")).transpose("draw_", ...)
+        values = {name: stacked[name].values for name in stacked.data_vars}
+    if not isinstance(values, Mapping):
+        raise TypeError(f"hold= takes an InferenceData or a dict of draws of the globals, got {type(hold).__name__}")
+    out = {}
+    for name, latent in problem.globals.items():
+        if name not in values:
+            raise ValueError(f"hold= lacks the global {name!r}; it has {sorted(values)}")
+        drawn = jnp.asarray(values[name])
+        shape = problem.shape(name) + latent.event
+        if drawn.ndim == 0 or drawn.shape[1:] != shape or not len(drawn):
+            raise ValueError(f"hold= has draws of {name!r} of shape {drawn.shape}, expected (draws, *{shape})")
+        dealt = np.arange(num_chains * num_draws) * len(drawn) // (num_chains * num_draws)
+        chosen = drawn[dealt].reshape(num_chains * num_draws, *shape)[..., None]
+        u = _coordinates(scene.proposals[name], latent, chosen)
+        out[name] = u.reshape(num_chains, num_draws, *u.shape[1:])
+    return out
+
+
+def _check_start(scene: Scene, state: State, lanes: list[Lanes]) -> None:
+    """The log joint has to be finite where the chains start."""
+
+    def at(u: list[Arrays], lanes: list[Lanes]) -> Any:
+        terms = evaluate(scene, [point(scene, s, u[n]) for n, s in enumerate(scene.scopes)], lanes)
+        return [{name: jnp.isfinite(term).all() for name, term in part.items()} for part in terms]
+
+    fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)))(state.u, lanes)
+    for part in fine:
+        for name, ok in part.items():
+            if not bool(ok.all()):
+                raise ValueError(
+                    f"{name} is not finite where the chains start; give init= with a value inside the posterior's support, "
+                    "and check the function for values that overflow"
+                )

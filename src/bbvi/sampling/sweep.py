@@ -1,0 +1,285 @@
+"""Section 5.3: one sweep of Metropolis-Hastings, by complete conditionals (within Gibbs) or all latents at once.
+
+Written for one chain. A coordinate moves once in a sweep, and its proposal depends on its own value alone: so all
+proposals of a sweep are drawn before its first move, and a state within a sweep is which of them were accepted.
+"""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bbvi.blankets.colouring import Colours, Move
+from bbvi.model.latents import Latent
+from bbvi.model.model import Terms
+from bbvi.numerics.address import Address, Key, fold, fold_names
+from bbvi.numerics.stages import materialise, run_time_true
+from bbvi.sampling.lanes import Arrays, Lanes, Point, Scope
+from bbvi.sampling.proposals import DECISION, AbstractProposal
+
+
+class State(NamedTuple):
+    """What the next sweep of a chain needs, by scope: coordinates of the latents and logarithms of their step sizes."""
+
+    u: list[Arrays]
+    log_step: list[Arrays]
+
+
+class Info(NamedTuple):
+    """What a sweep tells: by scope, each coordinate's probability of acceptance and whether it was accepted; log p."""
+
+    probability: list[Arrays]
+    accepted: list[Arrays]
+    log_joint: Float[Array, ""]
+
+
+class Offer(NamedTuple):
+    """All proposals of a sweep: by scope, coordinates, old and new points, Hastings corrections, log uniforms."""
+
+    u: list[Arrays]
+    old: list[Point]
+    new: list[Point]
+    correction: list[Arrays]
+    log_uniform: list[Arrays]
+
+
+class Scene(NamedTuple):
+    """What a chain moves in: scopes, the latents' proposals, and the colours of each scope and their moves."""
+
+    scopes: Sequence[Scope]
+    proposals: dict[str, AbstractProposal]
+    colours: Sequence[Colours]
+    moves: Sequence[Sequence[Move]]
+    move_globals: bool
+
+
+class AbstractKernel(eqx.Module):
+    """A way to move a chain that leaves the posterior as it is."""
+
+    @abstractmethod
+    def target_acceptance(self, latent: Latent) -> float:
+        """The rate of acceptance to which step sizes are tuned."""
+
+    @abstractmethod
+    def decide(
+        self, scene: Scene, lanes: list[Lanes], offer: Offer, terms: list[Terms], key: Key, chain: Array
+    ) -> tuple[list[Arrays], list[Arrays], list[Terms]]:
+        """Which proposals are accepted, with what probability, and the factors that follow."""
+
+
+class Coordinatewise(AbstractKernel):
+    """Metropolis-Hastings within Gibbs: each element is accepted by its own blanket, a colour at a time.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.Coordinatewise()
+        Coordinatewise()
+    """
+
+    def target_acceptance(self, latent):
+        return 0.3 if latent.event else 0.44  # Roberts and Rosenthal (2001): 0.44 for one coordinate
+
+    def decide(self, scene, lanes, offer, terms, key, chain):
+        accepted = [{name: jnp.zeros(x.shape, bool) for name, x in part.items()} for part in offer.correction]
+        chances = [{name: jnp.zeros(x.shape, x.dtype) for name, x in part.items()} for part in offer.correction]
+        for number in range(len(scene.scopes)):
+            for move in scene.moves[number] if number or scene.move_globals else ():
+                accepted, chances, terms = _move(scene, lanes, offer, number, move, accepted, chances, terms, key)
+        return accepted, chances, terms
+
+
+class AllAtOnce(AbstractKernel):
+    """Plain Metropolis-Hastings: all latents are proposed together, and accepted or rejected together.
+
+    Examples:
+        >>> import bbvi
+        >>> bbvi.AllAtOnce()
+        AllAtOnce()
+    """
+
+    def target_acceptance(self, latent):
+        return 0.234
+
+    def decide(self, scene, lanes, offer, terms, key, chain):
+        moving = range(0 if scene.move_globals else 1, len(scene.scopes))
+        points = [offer.new[n] if n in moving else offer.old[n] for n in range(len(scene.scopes))]
+        new = evaluate(scene, points, lanes)
+        log_ratio = total(new) - total(terms)
+        for n in moving:
+            for name, correction in offer.correction[n].items():
+                log_ratio = log_ratio + jnp.where(lanes[n].real[name], correction, 0).sum()
+        uniform = Address(fold(key, "all at once"), jnp.uint32(0), jnp.uint32(0), chain).uniform()
+        yes = jnp.log(uniform) < log_ratio
+        chance = _probability(log_ratio)
+        accepted = [
+            {name: jnp.broadcast_to(yes & (n in moving), x.shape) & lanes[n].real[name] for name, x in part.items()}
+            for n, part in enumerate(offer.correction)
+        ]
+        chances = [{name: jnp.broadcast_to(chance, x.shape) for name, x in part.items()} for part in offer.correction]
+        return accepted, chances, jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, terms)
+
+
+def sweep(
+    kernel: AbstractKernel,
+    scene: Scene,
+    lanes: list[Lanes],
+    state: State,
+    terms: list[Terms],
+    *,
+    key: Key,
+    chain: Int[Array, ""],
+    gain: Float[Array, ""],
+) -> tuple[State, Info, list[Terms]]:
+    """Move every latent once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
+    on = run_time_true(key)
+    offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
+    accepted, chances, terms = kernel.decide(scene, lanes, offer, terms, key, chain)
+    u: list[Arrays] = []
+    log_step: list[Arrays] = []
+    for n, scope in enumerate(scene.scopes):
+        u.append({k: _choose(accepted[n][k], offer.u[n][k], state.u[n][k], scope.latents[k]) for k in state.u[n]})
+        log_step.append({})
+        for name, at in state.log_step[n].items():
+            proposal, goal = scene.proposals[name], kernel.target_acceptance(scope.latents[name])
+            moved = at + (gain if proposal.is_tuned else 0) * (chances[n][name] - goal)
+            log_step[n][name] = jnp.clip(moved, -20.0, proposal.largest_log_step)
+    return State(u, log_step), Info(chances, accepted, total(terms)), terms
+
+
+def offered(scene: Scene, lanes: list[Lanes], state: State, key: Key, chain: Array) -> Offer:
+    """Draw the proposals of a sweep; numbers depend on sweep, latent, group, element and chain alone."""
+    empty: list[list[Arrays]] = [[{} for _ in scene.scopes] for _ in range(3)]
+    u, correction, log_uniform = empty
+    names = list(dict.fromkeys(name for scope in scene.scopes for name in scope.latents))
+    keys = dict(zip(names, fold_names(key, names), strict=True))
+    for name in names:
+        within = [n for n, scope in enumerate(scene.scopes) if name in scope.latents]
+        latent = scene.scopes[within[0]].latents[name]
+        rows = [_as_rows(latent, scene.scopes[n], name, state, lanes[n], n, keys[name]) for n in within]
+        # the rows of all scopes at once: there is one loop to compile
+        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+        made = jax.vmap(functools.partial(_one, scene.proposals[name], chain))(*joined)
+        first = 0
+        for n in within:
+            shape = state.log_step[n][name].shape
+            last = first + int(np.prod(shape))
+            full = (*shape[:-1], shape[-1], *latent.event)
+            for into, leaf in zip((u, correction, log_uniform), made, strict=True):
+                part = leaf[first:last].reshape(full if into is u else shape)
+                into[n][name] = jnp.moveaxis(part, len(shape) - 1, -1) if into is u else part
+            first = last
+    old, new = ([point(scene, s, part[n]) for n, s in enumerate(scene.scopes)] for part in (state.u, u))
+    return Offer(u, old, new, correction, log_uniform)
+
+
+def _as_rows(
+    latent: Latent, scope: Scope, name: str, state: State, lanes: Lanes, number: int, key: Key
+) -> tuple[Array, Array, Array, Array, Array]:
+    """A row for each factor and lane: coordinates, step size, and where it stands (element, key, group)."""
+    log_step = state.log_step[number][name]
+    u = jnp.moveaxis(state.u[number][name], -1, len(latent.shape)).reshape(log_step.size, *latent.event)
+    of_lane = jax.vmap(lambda g: fold(key, g))(lanes.groups)
+    elements = jnp.asarray(latent.elements(scope.problem.lengths)).reshape(*log_step.shape[:-1], 1)
+    where = [jnp.broadcast_to(x, log_step.shape).ravel() for x in (elements, lanes.groups)]
+    keys = jnp.broadcast_to(of_lane, (*log_step.shape, 2)).reshape(-1, 2)
+    return u, log_step.ravel(), where[0], keys, where[1]
+
+
+def _one(
+    proposal: AbstractProposal, chain: Array, u: Array, log_step: Array, element: Array, key: Key, group: Array
+) -> tuple[Array, Array, Array]:
+    """The proposal of one factor in one lane; one that no float can hold is never accepted."""
+    address = Address(key, group, element, chain)
+    new, correction = proposal(u, log_step, address)
+    correction = jnp.where(proposal.family.floored(new), -jnp.inf, correction)
+    return new, correction, jnp.log(address.uniform(DECISION))
+
+
+def point(scene: Scene, scope: Scope, u: Arrays) -> Point:
+    """What the model sees of these coordinates."""
+    values, logs = {}, {}
+    for name, latent in scope.latents.items():
+        family = scene.proposals[name].family
+        value = jax.vmap(family.value, in_axes=-1, out_axes=-1)
+        for _ in latent.shape:
+            value = jax.vmap(value)
+        values[name], log = value(u[name]), family.log_value(u[name])
+        if log is not None:
+            logs[name] = log
+    return Point(values, logs)
+
+
+def evaluate(scene: Scene, points: Sequence[Point], lanes: list[Lanes]) -> list[Terms]:
+    """The factors of every scope."""
+    return [scope.terms(points[0], points[n], lanes[n]) for n, scope in enumerate(scene.scopes)]
+
+
+def total(terms: list[Terms]) -> Float[Array, ""]:
+    """log p: the sum of all factors."""
+    return sum((term.sum() for part in terms for term in part.values()), jnp.zeros(()))
+
+
+def _move(
+    scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move,
+    accepted: list[Arrays], chances: list[Arrays], terms: list[Terms], key: Key,
+) -> tuple[list[Arrays], list[Arrays], list[Terms]]:  # fmt: skip
+    """The colours of a move, one after the other."""
+    on, names = run_time_true(key), move.names
+    near = range(len(scene.scopes)) if number == 0 else [number]
+    touched = [n for n in near if scene.scopes[n].reading(names)]
+    held = [_mixed(scene, n, offer, accepted[n]) for n in range(len(scene.scopes))]
+
+    def step(carry: Any, colour: Array) -> tuple[Any, None]:
+        so_far, chance, current = carry
+        chosen = {k: (scene.colours[number][k] == colour)[..., None] & lanes[number].real[k] for k in names}
+        trying = accepted[number] | {k: so_far[k] | chosen[k] for k in names}
+
+        def at_trial(trying: Arrays) -> list[Terms]:
+            points = [*held]
+            points[number] = materialise(on, lambda yes: _mixed(scene, number, offer, yes), trying)
+            made = [scene.scopes[n].terms(points[0], points[n], lanes[n]) for n in touched]
+            return [{t: part[t] for t in scene.scopes[n].reading(names)} for n, part in zip(touched, made, strict=True)]
+
+        trial = materialise(on, at_trial, trying)
+        log_ratio = {k: offer.correction[number][k] for k in names}
+        for n, new, old in zip(touched, trial, current, strict=True):
+            change = scene.scopes[n].log_p(names, {t: new[t] - old[t] for t in new}, lanes[n])
+            log_ratio = {k: log_ratio[k] + change[k] for k in names}
+        yes = {k: chosen[k] & (offer.log_uniform[number][k] < log_ratio[k]) for k in names}
+        chance = {k: jnp.where(chosen[k], _probability(log_ratio[k]), chance[k]) for k in names}
+        following = []
+        for n, new, old in zip(touched, trial, current, strict=True):
+            changed = scene.scopes[n].changed(names, yes, new, lanes[n])
+            following.append({t: jnp.where(changed[t], new[t], old[t]) for t in new})
+        return ({k: so_far[k] | yes[k] for k in names}, chance, following), None
+
+    begin = [{t: terms[n][t] for t in scene.scopes[n].reading(names)} for n in touched]
+    before = ({k: accepted[number][k] for k in names}, {k: chances[number][k] for k in names}, begin)
+    (so_far, chance, following), _ = jax.lax.scan(step, before, jnp.asarray(move.colours))
+    accepted, chances, terms = [*accepted], [*chances], [*terms]
+    accepted[number], chances[number] = accepted[number] | so_far, chances[number] | chance
+    for n, new in zip(touched, following, strict=True):
+        terms[n] = terms[n] | new
+    return accepted, chances, terms
+
+
+def _mixed(scene: Scene, number: int, offer: Offer, accepted: Arrays) -> Point:
+    """The point at which some proposals are taken."""
+    latents, new, old = scene.scopes[number].latents, offer.new[number], offer.old[number]
+    values = {k: _choose(accepted[k], new.values[k], old.values[k], latents[k]) for k in new.values}
+    return Point(values, {k: _choose(accepted[k], new.logs[k], old.logs[k], latents[k]) for k in new.logs})
+
+
+def _choose(yes: Array, new: Array, old: Array, latent: Latent) -> Array:
+    axes = tuple(range(len(latent.shape), len(latent.shape) + len(latent.event)))
+    return jnp.where(jnp.expand_dims(yes, axes), new, old)
+
+
+def _probability(log_ratio: Array) -> Array:
+    return jnp.where(jnp.isnan(log_ratio), 0, jnp.exp(jnp.minimum(log_ratio, 0)))

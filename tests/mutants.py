@@ -25,85 +25,90 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "one factor dropped": Mutant(
-        "blankets.py",
+        "blankets/blankets.py",
         "for name, pattern in part.get(latent, {}).items():",
         "for name, pattern in list(part.get(latent, {}).items())[1:]:",
         "unbiased_by_enumeration or all_batches",
     ),
     "one factor counted twice": Mutant(
-        "blankets.py",
+        "blankets/blankets.py",
         "total = total + pattern.arranged(sums[name][pattern.summed])",
         "total = total + pattern.arranged(sums[name][pattern.summed]) * (1 + (name == next(iter(part[latent]))))",
         "unbiased_by_enumeration or all_batches",
     ),
     "N/B applied twice": Mutant(
-        "evaluate.py",
+        "gradients/evaluate.py",
         "of_globals = of_globals + scale * (",
         "of_globals = of_globals + scale * scale * (",
         "all_batches or batches_by_repeats",
     ),
     "N/B applied to the rows": Mutant(
-        "evaluate.py",
+        "gradients/evaluate.py",
         "weight = log_p - log_q_i if rao_blackwell else log_p",
         "weight = (scale if name in problem.locals else 1.0) * (log_p - log_q_i) if rao_blackwell else log_p",
         "all_batches or row_in_the_batch",
     ),
     "PlugIn in place of LeaveOneOut": Mutant(
-        "gradient.py",
+        "gradients/score.py",
         "variate = NoControlVariate() if self.control_variate is None else self.control_variate",
         "from bbvi.gradients.control_variates import PlugIn\n\n        variate = NoControlVariate() if self.control_variate is None else PlugIn()",
         "leave_one_out_has_no_bias or unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
     "padding counted in the score": Mutant(
-        "rows.py",
+        "draws/rows.py",
         "keep = jnp.arange(shape[0]) < own[latent.shape[0]][:, None]",
         "keep = jnp.arange(shape[0]) <= own[latent.shape[0]][:, None] + shape[0]",
         "unbiased_by_enumeration or padding",
     ),
     "padding counted in log q": Mutant(
-        "evaluate.py",
+        "gradients/evaluate.py",
         "return _mask(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
         "return scene.latents[name].density(on, rows.prepared, u)[0].sum(0), ()",
         "unbiased_by_enumeration or padding",
     ),
     "a blanket that misses a broadcast": Mutant(
-        "reads.py",
+        "blankets/reads.py",
         "return np.broadcast_to(ids.reshape(inner), shape)",
         "return np.full(shape, ids.flat[0])",
         "reads_are_exact or unbiased_by_enumeration",
     ),
     "a look-up counted twice": Mutant(
-        "look_ups.py",
+        "blankets/look_ups.py",
         "        if self.may_repeat:\n",
         "        if False:\n",
         "unbiased_by_enumeration or all_batches",
     ),
     "a look-up that counts for all items": Mutant(
-        "look_ups.py",
+        "blankets/look_ups.py",
         'return zeros.at[targets].add(values, mode="drop")',
         'return zeros.at[jnp.zeros_like(targets)].add(values, mode="drop")',
         "unbiased_by_enumeration or all_batches",
     ),
     "a loop whose carry is forgotten": Mutant(
-        "scans.py",
+        "blankets/rules/loops.py",
         "        carry = [union([c, m]) for c, m in zip(carry, made, strict=True)]",
         "        return carry",
         "unbiased_by_enumeration or reads_are_exact",
     ),
     "a product of sums that loses its scale": Mutant(
-        "sums.py",
+        "blankets/walk.py",
         '    if b.kind == "mul":\n        return value * other',
         '    if b.kind == "mul":\n        return value',
         "unbiased_by_enumeration or add_up",
     ),
     "log q left out": Mutant(
-        "evaluate.py",
+        "gradients/evaluate.py",
         "weight = log_p - log_q_i if rao_blackwell",
         "weight = log_p if rao_blackwell",
         "unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
 }
-TESTS = ["tests/test_gradient.py", "tests/test_minibatch.py", "tests/test_families.py", "tests/test_reads.py"]
+TESTS = [
+    "tests/gradients/test_score.py",
+    "tests/draws/test_batch.py",
+    "tests/families/test_families.py",
+    "tests/blankets/test_reads.py",
+]
 
 
 def mutate(name: str, target: Path) -> None:

@@ -1,7 +1,8 @@
 """The planted errors still apply to the source; `make mutants` runs the tests against each of them."""
 
 import pytest
-from mutants import MUTANTS, mutate
+
+from tests.mutants import MUTANTS, mutate
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from exact import FLAT, HIERARCHICAL, Exact, largest_gap
 
 import bbvi
 from bbvi.gradients.control_variates import sum_over_samples
 from bbvi.gradients.mixed import Mixed
+from tests.exact import FLAT, HIERARCHICAL, Exact, largest_gap
 
 UNBIASED = {
     "Eq. 3": bbvi.Score(rao_blackwell=False, control_variate=None),

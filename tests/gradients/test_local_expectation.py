@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import opaque_models
 import pytest
-from exact import FLAT, HIERARCHICAL, largest_gap
-from test_gradient import ROUNDING, exact
 
 import bbvi
 from bbvi.blankets.analysis import find_target
@@ -18,6 +15,9 @@ from bbvi.gradients.evaluate import draw_values
 from bbvi.gradients.mixed import Mixed
 from bbvi.model.model import bind
 from bbvi.numerics.address import seed_key
+from tests import opaque_models
+from tests.exact import FLAT, HIERARCHICAL, largest_gap
+from tests.gradients.test_score import ROUNDING, exact
 
 ONE_BY_ONE, TOGETHER = bbvi.LocalExpectation(joint=False), bbvi.LocalExpectation()
 FINITE = [

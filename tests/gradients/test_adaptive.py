@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from checkpoint_worker import run
-from test_checkpoint import assert_same_run
 
 import bbvi
 from bbvi.blankets.analysis import find_target
@@ -18,6 +16,8 @@ from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.score import Estimate
 from bbvi.model.model import bind
 from bbvi.numerics.address import fold, seed_key
+from tests.checkpoint_worker import run
+from tests.fitting.test_checkpoint import assert_same_run
 
 FIT, CHUNKS = sys.modules["bbvi.fitting.fit"], sys.modules["bbvi.fitting.run"]
 DRAWS, FEW = bbvi.AdaptiveDraws(4, 15), bbvi.AdaptiveDraws(4, 16)

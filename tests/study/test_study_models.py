@@ -165,7 +165,7 @@ def test_the_papers_hyperparameters_are_the_papers():
 
 
 def test_the_docs_fifth_model_is_a_model_and_joins_the_table():
-    page = (Path(__file__).parent.parent / "docs" / "study.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text()
     code = page[page.index("```python\n") + len("```python\n") :].split("```")[0]
     names = {**vars(models), "MODELS": dict(MODELS)}
     exec(code, names)

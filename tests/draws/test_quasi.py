@@ -7,10 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from exact import FLAT, HIERARCHICAL
-from test_families import CONTINUOUS, DISCRETE, exact_gradient_continuous, exact_gradient_discrete, parameters
-from test_gradient import exact, slope_of_eight
-from test_variance import gamma_chain
 
 import bbvi
 from bbvi.blankets.analysis import find_target
@@ -21,6 +17,16 @@ from bbvi.gradients.mixed import Mixed
 from bbvi.model.model import bind
 from bbvi.numerics.address import seed_key
 from bbvi.numerics.nets import MOST_DIMENSIONS
+from tests.exact import FLAT, HIERARCHICAL
+from tests.families.test_families import (
+    CONTINUOUS,
+    DISCRETE,
+    exact_gradient_continuous,
+    exact_gradient_discrete,
+    parameters,
+)
+from tests.gradients.test_control_variates import gamma_chain
+from tests.gradients.test_score import exact, slope_of_eight
 
 ESTIMATORS = {
     "cross-fitted": bbvi.Score(),

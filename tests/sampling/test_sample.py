@@ -4,7 +4,6 @@ import functools
 import itertools
 
 import arviz
-import exact
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -17,6 +16,7 @@ import bbvi
 from bbvi.blankets.colouring import colour, is_valid
 from bbvi.numerics.gamma_quantile import log_ratio_to_mean
 from bbvi.sampling.proposals import GammaStep
+from tests import exact
 
 CHAINS = {"num_draws": 2000, "num_burn_in": 500, "seed": 3}
 

@@ -5,12 +5,12 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from exact import HIERARCHICAL, largest_gap
-from test_gradient import FEWEST, ROUNDING, UNBIASED, exact
 
 import bbvi
 from bbvi.draws.batch import draw_groups
 from bbvi.numerics.address import seed_key
+from tests.exact import HIERARCHICAL, largest_gap
+from tests.gradients.test_score import FEWEST, ROUNDING, UNBIASED, exact
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])  # and all 3, without batches, in test_gradient.py

@@ -7,12 +7,12 @@ import numpyro.distributions as dist
 import pytest
 import scipy.special
 from jax.flatten_util import ravel_pytree
-from test_families import CONTINUOUS, DISCRETE, grid, log_mass, parameters
 
 import bbvi
 from bbvi.families import AbstractFamily, Dirichlet, constrain, score
 from bbvi.families.scalar import Scalar
 from bbvi.fitting.optimizers import ascend, check_optimizer
+from tests.families.test_families import CONTINUOUS, DISCRETE, grid, log_mass, parameters
 
 
 def latent_of(name):

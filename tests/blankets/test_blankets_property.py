@@ -6,7 +6,7 @@ Claims: a factor is never found to read less than it does; without an operation 
 add up to the function.
 
 200 programs run by default, always the same ones. The long run has 2,000, or as many as `BBVI_PROGRAMS` says:
-`BBVI_PROGRAMS=5000 pytest -m slow tests/test_blankets_property.py`.
+`BBVI_PROGRAMS=5000 pytest -m slow tests/blankets/test_blankets_property.py`.
 """
 
 import os
@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from test_blankets_table import by_perturbation, find
 
 import bbvi
+from tests.blankets.test_blankets_table import by_perturbation, find
 
 LARGEST = 24
 SHAPES = [(4,), (5,), (6,), (2, 3), (3, 2), (3, 3), (3, 4), (2, 2, 2)]

@@ -19,7 +19,7 @@ from bbvi.numerics.address import Address, seed_key
 
 def from_docs():
     """The family of the page on families."""
-    page = (Path(__file__).parents[1] / "docs" / "families.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "families.md").read_text()
     names: dict = {}
     exec(page.split("```python\n")[-1].split("```")[0], names)
     return names["q"]

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from test_checkpoint import assert_same_run
 
 import bbvi
+from tests.fitting.test_checkpoint import assert_same_run
 
 STEPS = bbvi.Budget(steps=1)
 

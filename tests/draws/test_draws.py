@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_variance import gamma_chain
 
 import bbvi
 from bbvi.blankets.analysis import find_target
 from bbvi.model.model import bind
 from bbvi.numerics.address import seed_key
+from tests.gradients.test_control_variates import gamma_chain
 
 
 def estimate(num, chunk=None, variate=None):

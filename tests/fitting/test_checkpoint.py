@@ -13,12 +13,12 @@ import jax
 import numpy as np
 import optax
 import pytest
-from checkpoint_worker import STEPS, Y, model, run
 
 import bbvi
 from bbvi.posterior.storage import read
+from tests.checkpoint_worker import STEPS, Y, model, run
 
-WORKER = Path(__file__).with_name("checkpoint_worker.py")
+WORKER = Path(__file__).parents[1] / "checkpoint_worker.py"
 
 
 def assert_same_run(one, other):

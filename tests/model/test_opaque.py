@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import opaque_models as models
 import pytest
 import scipy.sparse as sparse
 
@@ -18,8 +17,9 @@ import bbvi
 from bbvi.blankets.blankets import find_blankets
 from bbvi.model.groups import first_row
 from bbvi.model.model import bind
+from tests import opaque_models as models
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FEW = bbvi.Budget(steps=6)
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from exact import HIERARCHICAL, Exact
 
 import bbvi
+from tests.exact import HIERARCHICAL, Exact
 
 
 def chain_of_eight():

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from exact import matches
 
 import bbvi
+from tests.exact import matches
 
 
 def patients():

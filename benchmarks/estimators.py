@@ -20,10 +20,10 @@ import numpyro.distributions as dist
 
 import bbvi
 from bbvi.blankets.analysis import Target, find_target
+from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.mixed import Mixed
-from bbvi.gradients.score import AbstractGradient
 from bbvi.gradients.slopes import smooth_latents
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_many_runs
 

@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 
 import bbvi
 from bbvi.blankets.blankets import find_blankets
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 
 PLAIN = bbvi.Score(rao_blackwell=False)
 NUM_LABS, NUM_FACTORS = 17, 5

@@ -14,11 +14,10 @@ import numpyro.distributions as dist
 import bbvi
 from bbvi.blankets.analysis import find_target
 from bbvi.diagnostics.moments import full_gradient
-from bbvi.draws.batch import by_bucket
+from bbvi.draws.batch import Batch, by_bucket
 from bbvi.draws.draws import AbstractDraws
-from bbvi.gradients.evaluate import Batch
 from bbvi.model.groups import AbstractGroups, Cohort
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from bbvi.posterior.posterior import own_lengths
 

@@ -62,7 +62,7 @@ MUTANTS = {
     ),
     "padding counted in log q": Mutant(
         "gradients/evaluate.py",
-        "return _mask(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
+        "return zero_padding(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
         "return scene.latents[name].density(on, rows.prepared, u)[0].sum(0), ()",
         "unbiased_by_enumeration or padding",
     ),

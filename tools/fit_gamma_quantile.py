@@ -1,4 +1,4 @@
-"""Fit the table of `bbvi.numerics.gamma_quantile`: the quantile function of every gamma of shape 1 and above.
+"""Fit the table of `bbvi.numerics.quantiles`: the quantile function of every gamma of shape 1 and above.
 
 With x = Phi^-1(u) and s = 1 / sqrt(a), the quantile z of Gamma(a, 1) is log z = log a + s x + s**2 Q(x, s), where Q
 is analytic in both. Its nearest singularities in x lie about -2.5 +- 2.5 i over s, so that x is cut in two pieces; each

@@ -1,4 +1,4 @@
-"""Fit the table of `bbvi.numerics.poisson_quantile`: the quantile function of every Poisson of rate 20 and above.
+"""Fit the table of `bbvi.numerics.quantiles`: the quantile function of every Poisson of rate 20 and above.
 
 With x = Phi^-1(u) and s = 1 / sqrt(rate), the a with P(Gamma(a) > rate) = u is rate + x / s + R(x, s). R is smooth in
 both: a polynomial in x (Chebyshev) whose coefficients are polynomials in s (Chebyshev, on [0, LARGEST_S]).

@@ -18,7 +18,7 @@ from jax import lax
 
 import bbvi
 from bbvi.blankets.blankets import find_blankets
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 
 # compiling is most of the time here
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

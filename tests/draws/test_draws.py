@@ -7,7 +7,7 @@ import pytest
 
 import bbvi
 from bbvi.blankets.analysis import find_target
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from tests.gradients.test_control_variates import gamma_chain
 

@@ -14,7 +14,7 @@ from bbvi.draws.dimensions import dimensions
 from bbvi.draws.draws import draw_latent
 from bbvi.gradients.control_variates import LeaveOneOut
 from bbvi.gradients.mixed import Mixed
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from bbvi.numerics.nets import MOST_DIMENSIONS
 from tests.exact import FLAT, HIERARCHICAL

@@ -4,7 +4,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.fitting.progress import progress_bar
+from bbvi.fitting.terminal import progress_bar
 
 
 @pytest.fixture

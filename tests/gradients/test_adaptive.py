@@ -11,10 +11,10 @@ import pytest
 
 import bbvi
 from bbvi.blankets.analysis import find_target
+from bbvi.gradients.abstract import Estimate
 from bbvi.gradients.adaptive import Measured, measured, next_level
 from bbvi.gradients.mixed import Mixed
-from bbvi.gradients.score import Estimate
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import fold, seed_key
 from tests.checkpoint_worker import run
 from tests.fitting.test_checkpoint import assert_same_run

@@ -11,9 +11,9 @@ import pytest
 import bbvi
 from bbvi.blankets.analysis import find_target
 from bbvi.diagnostics.moments import full_gradient
-from bbvi.gradients.evaluate import draw_values
+from bbvi.draws.draws import draw_values
 from bbvi.gradients.mixed import Mixed
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from tests import opaque_models
 from tests.exact import FLAT, HIERARCHICAL, largest_gap

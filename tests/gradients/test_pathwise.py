@@ -12,10 +12,10 @@ from jax.scipy.special import logsumexp
 
 import bbvi
 from bbvi.blankets.analysis import find_target
-from bbvi.draws.draws import Drawer
+from bbvi.draws.drawer import Drawer
 from bbvi.families import Dirichlet
 from bbvi.gradients.slopes import Slopes
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from bbvi.numerics.address import Address
 from bbvi.numerics.samplers import log_gamma
 

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.gradients.control_variates import sum_over_samples
 from bbvi.gradients.mixed import Mixed
+from bbvi.numerics.xla import sum_over_samples
 from tests.exact import FLAT, HIERARCHICAL, Exact, largest_gap
 
 UNBIASED = {
@@ -78,7 +78,7 @@ def test_blocks_and_tiles_do_not_change_the_gradient(name, estimator, monkeypatc
     for numbers in ([0, 1, 2], [2, 0]):
         truth = model.expected(estimator, 2, numbers=numbers)
         for floats in (1, 1 << 30):
-            monkeypatch.setattr(sys.modules["bbvi.gradients.evaluate"], "_FLOATS_PER_BLOCK", floats)
+            monkeypatch.setattr(sys.modules["bbvi.gradients.group_blocks"], "_FLOATS_PER_BLOCK", floats)
             monkeypatch.setattr(sys.modules["bbvi.draws.rows"], "_FLOATS_PER_TILE", floats)
             assert largest_gap(model.expected(estimator, 2, numbers=numbers), truth) < ROUNDING
             monkeypatch.undo()

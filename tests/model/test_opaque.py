@@ -16,7 +16,7 @@ import scipy.sparse as sparse
 import bbvi
 from bbvi.blankets.blankets import find_blankets
 from bbvi.model.groups import first_row
-from bbvi.model.model import bind
+from bbvi.model.problem import bind
 from tests import opaque_models as models
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,7 @@ import scipy.special
 import scipy.stats
 
 from bbvi.numerics.address import Address, fold, seed_key
-from bbvi.numerics.gamma_quantile import log_gamma_quantile
-from bbvi.numerics.poisson_quantile import poisson_quantile
+from bbvi.numerics.quantiles import log_gamma_quantile, poisson_quantile
 from bbvi.numerics.samplers import inverse_normal, log_gamma
 
 SHAPES = (1e-3, 1e-2, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 100.0, 1e4)

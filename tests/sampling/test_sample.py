@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bbvi
 from bbvi.blankets.colouring import colour, is_valid
-from bbvi.numerics.gamma_quantile import log_ratio_to_mean
+from bbvi.numerics.quantiles import log_ratio_to_mean
 from bbvi.sampling.proposals import GammaStep
 from tests import exact
 

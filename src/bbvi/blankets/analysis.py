@@ -9,7 +9,7 @@ import numpy as np
 
 from bbvi.blankets.blankets import Blankets, find_blankets
 from bbvi.model.groups import AbstractGroups, Cohort, Stream, cut_rows, first_row
-from bbvi.model.model import Problem
+from bbvi.model.problem import Problem
 
 
 class Bucket(NamedTuple):

@@ -21,8 +21,9 @@ from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import Factors, is_array
-from bbvi.model.model import Problem, Terms, Values
+from bbvi.model.model import Values
 from bbvi.model.opaque.host import PLACE_WORDS
+from bbvi.model.problem import Problem, Terms
 
 Patterns = Mapping[str, Mapping[str, AbstractPattern]]
 #: of each array of factors, its sums over some axes

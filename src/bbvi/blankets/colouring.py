@@ -14,7 +14,7 @@ import scipy.sparse as sparse
 from bbvi.blankets.blankets import Blankets, Patterns
 from bbvi.blankets.look_ups import AbstractLookedUp
 from bbvi.blankets.patterns import AbstractPattern, Reduction
-from bbvi.model.model import Problem
+from bbvi.model.problem import Problem
 
 Colours = dict[str, np.ndarray]
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.lines import line_of
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, REDUCTIONS
 from bbvi.blankets.jaxpr.run import bind, called
 from bbvi.blankets.read_sets import (
     Reads,
@@ -31,14 +32,6 @@ from bbvi.blankets.read_sets import (
 from bbvi.blankets.rules import indexing, linear
 from bbvi.blankets.rules import loops as scans
 
-ELEMENTWISE = frozenset(
-    "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
-    "convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
-    "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul nan_to_num ne neg "
-    "nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt "
-    "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan "
-    "tanh xor zeta".split()
-)
 _MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
     "broadcast_in_dim": lambda ids, p: _broadcast_in_dim(ids, p["shape"], p["broadcast_dimensions"]),
     "reshape": lambda ids, p: ids.reshape(p["new_sizes"]),
@@ -53,10 +46,6 @@ _MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
         )
     ],
 }
-REDUCTIONS = frozenset(
-    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
-)
-CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
 _CALLBACKS = frozenset("pure_callback io_callback debug_callback".split())
 _REMEDIES = {
     "sort": "sorting reads every element",

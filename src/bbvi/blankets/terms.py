@@ -15,9 +15,10 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.inline import Rewrite, open_cond, open_dot, open_scan, retrace
+from bbvi.blankets.jaxpr.inline import Rewrite, retrace
 from bbvi.blankets.jaxpr.lines import line_of
 from bbvi.blankets.jaxpr.run import run
+from bbvi.blankets.opening import open_cond, open_dot, open_scan
 from bbvi.blankets.walk import Piece, Walk, can_open_dot, is_real
 
 _MOST_PASSES = 50

@@ -13,10 +13,12 @@ from bbvi.blankets.patterns import AbstractPattern, Reduction
 from bbvi.blankets.read_sets import MOST_PAIRS
 from bbvi.blankets.reads import Lost
 from bbvi.diagnostics.plot_blankets import percent, plot_blankets
-from bbvi.gradients.evaluate import Lambda, draw_values
+from bbvi.draws.draws import draw_values
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Cohort
 from bbvi.model.latents import type_name
-from bbvi.model.model import AnyModel, Problem, bind
+from bbvi.model.model import AnyModel
+from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.posterior import Posterior

@@ -13,15 +13,17 @@ from jaxtyping import Array
 from bbvi.blankets.analysis import find_target
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws, MonteCarlo
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.cache import compiled
 from bbvi.fitting.loop import Loop
 from bbvi.fitting.noise import Pilot
 from bbvi.fitting.optimizers import adagrad
+from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.auto import AbstractChoice
-from bbvi.gradients.evaluate import Lambda
-from bbvi.gradients.score import AbstractGradient, Estimate, Score
+from bbvi.gradients.score import Score
 from bbvi.model.groups import ArrayGroups, Stream
-from bbvi.model.model import AnyModel, bind
+from bbvi.model.model import AnyModel
+from bbvi.model.problem import bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_many_runs
 from bbvi.posterior.posterior import Posterior

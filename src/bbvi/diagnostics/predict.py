@@ -11,7 +11,8 @@ from jaxtyping import Array
 
 from bbvi.fitting.fit import fit
 from bbvi.model.groups import Cohort
-from bbvi.model.model import AnyModel, HierarchicalModel, Problem, bind
+from bbvi.model.model import AnyModel, HierarchicalModel
+from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.ratios import Estimate

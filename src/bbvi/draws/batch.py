@@ -1,10 +1,13 @@
 """Section 4.2: which groups a step looks at, uniform without replacement, in time that does not grow with N."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from bbvi.families.abstract import Lambda
 from bbvi.numerics.address import Key, fold
 
 
@@ -40,3 +43,16 @@ def check_batch_size(batch_size: int | None, num_groups: int) -> int:
     if batch_size > num_groups:
         raise ValueError(f"batch_size={batch_size} is larger than the number of groups, {num_groups}")
     return int(batch_size)
+
+
+class Batch(NamedTuple):
+    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
+
+    With `counts` the groups stand in the order of their buckets, that many in each.
+    """
+
+    groups: Int[Array, " batch"]
+    rows: Any
+    lengths: dict[str, Array]
+    params: Lambda
+    counts: Int[Array, " buckets"] | None = None

@@ -18,7 +18,7 @@ from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.colouring import first_fit, reads_in_any_group
 from bbvi.blankets.jaxpr.inline import retrace
 from bbvi.model.latents import Latent, type_name
-from bbvi.model.model import Problem
+from bbvi.model.problem import Problem
 from bbvi.numerics.address import AbstractNet, Address
 
 _NAMES = ("bbvi first word", "bbvi second word")

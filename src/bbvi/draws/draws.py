@@ -1,8 +1,7 @@
 """Algorithms 1 and 2, "draw S samples from q": how z[s] are drawn, how many, and in what chunks."""
 
-import functools
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -12,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.blankets import Blankets
-from bbvi.families import AbstractFamily, Params, score
+from bbvi.families import AbstractFamily, Params
+from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
-from bbvi.model.model import Problem
-from bbvi.numerics.address import Address, Key
-from bbvi.numerics.stages import Staged, materialise
+from bbvi.model.problem import Problem, total
+from bbvi.numerics.address import Address, Key, fold_names
 
 # sums over this many samples are fast; where there is little to do, one chunk is faster still
 _SAMPLES_PER_CHUNK, _FEW_FLOATS = 288, 1 << 17
@@ -152,116 +151,6 @@ def draw_latent(
     return many(params, elements, samples)
 
 
-class Prepared(NamedTuple):
-    """A latent's lambda with what follows from it alone, for drawing and for the density."""
-
-    params: Params
-    drawing: Float[Array, "rows _"]
-    density: Float[Array, "rows _"] | None
-
-
-class Drawer:
-    """One latent's factors of q in stages: draws for many samples, and log q_i and its score.
-
-    With `paths` a draw can be followed as lambda moves, instead: `coordinates` is (u, path) for `along_path`.
-    """
-
-    def __init__(self, draws: AbstractDraws, name: str, latent: Latent, *, paths: bool = False):
-        self.latent, self.paths, float_ = latent, paths, jnp.result_type(float)
-        #: whether the path is the draw's derivatives; otherwise it is what they can be computed from
-        self._slopes = paths and _is_scalar(latent.family)
-        self._drawing = _staged(_drawing, draws, name, latent.family, self._slopes, float_)
-        self.coordinates_shape: Any = self._drawing.shape[0] if self._slopes else self._drawing.shape
-        self._density = None if paths else _staged(_density, latent.family, self.coordinates_shape, float_)
-
-    def prepare(self, params: Params) -> Prepared:
-        """`params` of many factors, these on the first axis."""
-        density = None if self._density is None else jax.vmap(self._density.before)(params)
-        return Prepared(params, jax.vmap(self._drawing.before)(params), density)
-
-    def coordinates(
-        self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
-    ) -> Any:
-        """Coordinates of many factors, `(rows, *event, samples)`, for the samples with these numbers."""
-        found: list[Any] = []
-        axes: list[int | None] = []
-        for stage, by_sample in zip(self._drawing.stages, self._drawing.varies, strict=True):
-            many = stage
-            if by_sample:
-                many = jax.vmap(stage, in_axes=(None, None, list(axes), None, None, None, 0), out_axes=-1)
-            many = jax.vmap(many, in_axes=(0, 0, 0, 0, 0, 0, None))
-            axes.append(-1 if by_sample else None)
-            words = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32))
-            arguments = (prepared.params, prepared.drawing, list(found), *words, samples)
-            found.append(materialise(on, many, *arguments))
-        return (found[-1], found[:-1]) if self.paths and not self._slopes else found[-1]
-
-    def along_path(
-        self, params: Params, path: Any, key: Key, group: Array, element: Array, samples: Array, slope: Array
-    ) -> Params:
-        """The sum over samples of slope * du / dlambda_i, for one factor."""
-        if self._slopes:
-            return jax.tree.map(lambda of_draw: (slope * of_draw).sum(-1), path)
-        words = key, group.astype(jnp.uint32), element.astype(jnp.uint32)
-        axes = [-1 if by_sample else None for by_sample in self._drawing.varies[:-1]]
-
-        def draw(p: Params) -> Array:
-            return jax.vmap(
-                lambda stored, sample: self._drawing.again(p, stored, *words, sample), in_axes=(axes, 0), out_axes=-1
-            )(path, samples)
-
-        return jax.vjp(draw, params)[1](slope)[0]
-
-    def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
-        """log q_i and its score for many factors and samples."""
-        assert self._density is not None
-        found: list[Any] = []
-        for stage in self._density.stages:
-            many = jax.vmap(jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1))
-            found.append(materialise(on, many, prepared.params, prepared.density, list(found), coordinates))
-        return found[-1]
-
-
-def _staged(made: Callable[..., Staged], *of: Any) -> Staged:
-    """What was taken apart once is kept: a family is in many models, and tracing it takes longer than many steps."""
-    try:
-        return _kept(made, *of)
-    except TypeError:  # holds arrays, which cannot be compared
-        return made(*of)
-
-
-@functools.lru_cache(maxsize=64)
-def _kept(made: Callable[..., Staged], *of: Any) -> Staged:
-    return made(*of)
-
-
-def _drawing(draws: AbstractDraws, name: str, family: AbstractFamily, slopes: bool, float_: Any) -> Staged:
-    def one(p: Params, key: Key, group: Array, element: Array, sample: Array) -> Any:
-        draw = lambda p: draws.sample(name, family, p, Address(key, group, element, sample))  # noqa: E731
-        return jax.value_and_grad(draw)(p) if slopes else draw(p)
-
-    word = jax.ShapeDtypeStruct((), jnp.uint32)
-    return Staged(one, _shapes(family, float_), jax.ShapeDtypeStruct((2,), jnp.uint32), word, word, word)
-
-
-def _density(family: AbstractFamily, coordinates: Any, float_: Any) -> Staged:
-    return Staged(lambda p, u: score(family, p, u), _shapes(family, float_), coordinates)
-
-
-def _is_scalar(family: AbstractFamily) -> bool:
-    """Whether a draw is one number of few parameters, so that its derivatives are few."""
-    return family.event_shape() == () and all(entry.raw_shape() == () for entry in family.parameters().values())
-
-
-def _shapes(family: AbstractFamily, float_: Any) -> Any:
-    return {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
-
-
-def drawers(draws: AbstractDraws, latents: Mapping[str, Latent], paths: Collection[str] = ()) -> dict[str, Drawer]:
-    """A drawer for each latent, for some of them with the paths of their draws."""
-    return {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in latents.items()}
-
-
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
     """The z that the model sees."""
     many = jax.vmap(latent.family.value, in_axes=-1, out_axes=-1)
@@ -280,3 +169,29 @@ def _over_factors(latent: Latent, function):
     for _ in latent.shape:
         many = jax.vmap(many)
     return many
+
+
+def draw_values(
+    problem: Problem,
+    latents: dict[str, Latent],
+    params: Lambda,
+    *,
+    key: Key,
+    samples: Array,
+    group: Array | int = 0,
+    own: dict[str, Array] | None = None,
+    draws: AbstractDraws | None = None,
+) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
+    """Draws of these latents, independent ones by default, and the total of log q, without scores."""
+    draws, keys = draws or MonteCarlo(samples.shape[0]), dict(zip(latents, fold_names(key, list(latents)), strict=True))
+    values: dict[str, Array] = {}
+    log_q_total: Any = 0.0
+    for name, latent in latents.items():
+        u = draw_latent(
+            draws, name, latent, params[name], key=keys[name], group=group, samples=samples, lengths=problem.lengths
+        )
+        values[name], density = latent_values(latent, u), log_q(latent, params[name], u)
+        if own is not None and latent.ragged_axes:
+            density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
+        log_q_total = log_q_total + total({name: density})
+    return values | problem.place(key, samples, group), log_q_total

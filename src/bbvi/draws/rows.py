@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt32
 
-from bbvi.draws.draws import Drawer
+from bbvi.draws.drawer import Drawer
 from bbvi.families import Params
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
@@ -178,3 +178,8 @@ def over_rows(
 
     last = num // tile if rows.used is None else -(-rows.used // tile)
     return jax.lax.fori_loop(0, last, body, (totals, into))
+
+
+def at_least(flat: Array, num: int) -> Array:
+    """Pad with zeros to at least this many rows."""
+    return flat if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))

@@ -3,14 +3,13 @@
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, score
 from bbvi.families.beta import Beta, Dirichlet
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
-from bbvi.families.discrete import Bernoulli, Categorical, Poisson
+from bbvi.families.discrete import Bernoulli, Categorical, OneHot, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
 from bbvi.families.joined import Joined
 from bbvi.families.joint import AbstractCovariance, FullRank, JointNormal, LowRank
 from bbvi.families.kumaraswamy import Kumaraswamy
 from bbvi.families.normal import LogNormal, Normal, TransformedNormal
 from bbvi.families.numpyro import NumpyroFamily, resolve
-from bbvi.families.one_hot import OneHot
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
 from bbvi.families.scalar import AbstractLaw, Scalar

@@ -145,3 +145,6 @@ def smallest(x: Array) -> Any:
 def log_smallest(x: Array) -> float:
     """Its logarithm."""
     return float(np.log(smallest(x)))
+
+
+Lambda = dict[str, Params]

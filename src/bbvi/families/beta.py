@@ -13,9 +13,9 @@ from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, log_smallest, smallest
 from bbvi.numerics.address import Address
-from bbvi.numerics.marks import mark
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
+from bbvi.numerics.xla import mark
 
 
 class Beta(AbstractFamily):

@@ -8,9 +8,9 @@ from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
 from bbvi.numerics.address import Address
-from bbvi.numerics.marks import mark
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
+from bbvi.numerics.xla import mark
 
 
 def _gamma_log_prob(log_concentration: Array, log_mean: Array, log_z: Array) -> Array:

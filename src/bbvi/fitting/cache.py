@@ -17,7 +17,7 @@ from bbvi.blankets.analysis import Target
 from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.loop import Loop
 from bbvi.fitting.stop import AbstractStop, Budget
-from bbvi.gradients.score import AbstractGradient
+from bbvi.gradients.abstract import AbstractGradient
 
 _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()

@@ -16,20 +16,22 @@ from bbvi.draws.draws import AbstractDraws, MonteCarlo
 from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import History, fingerprint, load_checkpoint
 from bbvi.fitting.converged import Converged
-from bbvi.fitting.interrupt import deferred_interrupt
 from bbvi.fitting.loop import Loop
 from bbvi.fitting.natural import natural
 from bbvi.fitting.noise import Pilot
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
-from bbvi.fitting.progress import progress_bar
 from bbvi.fitting.recheck import Recheck
 from bbvi.fitting.run import Choosing, Run, drain, limits
 from bbvi.fitting.stop import AbstractStop, Budget
+from bbvi.fitting.terminal import deferred_interrupt, progress_bar
+from bbvi.fitting.warm_start import warm_start
+from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice, Auto
-from bbvi.gradients.score import AbstractGradient, Score
+from bbvi.gradients.score import Score
 from bbvi.model.groups import Cohort, Stream
-from bbvi.model.model import AnyModel, Model, Problem, bind
-from bbvi.model.start import starting_params, warm_start
+from bbvi.model.model import AnyModel, Model
+from bbvi.model.problem import Problem, bind
+from bbvi.model.start import starting_params
 from bbvi.numerics.address import seed_key
 from bbvi.posterior.posterior import Posterior
 

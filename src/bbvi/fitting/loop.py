@@ -11,16 +11,15 @@ import optax
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Target
-from bbvi.draws.batch import by_bucket, draw_groups
+from bbvi.draws.batch import Batch, by_bucket, draw_groups
 from bbvi.draws.draws import AbstractDraws
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.optimizers import Families, ascend, ascend_rows, init_rows
 from bbvi.fitting.stop import AbstractStop, Info
-from bbvi.gradients.evaluate import Batch, Lambda
-from bbvi.gradients.score import AbstractGradient, Estimate
+from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.stages import run_time_true, stored
-from bbvi.numerics.xla import for_many_runs
+from bbvi.numerics.xla import for_many_runs, run_time_true, stored
 
 
 class State(NamedTuple):

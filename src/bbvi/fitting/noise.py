@@ -12,10 +12,10 @@ from jaxtyping import Array
 
 from bbvi.blankets.analysis import Target, row_shapes
 from bbvi.draws.draws import MonteCarlo
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
 from bbvi.fitting.optimizers import adagrad
-from bbvi.gradients.evaluate import Lambda
-from bbvi.gradients.score import AbstractGradient
+from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.numerics.address import Key, fold

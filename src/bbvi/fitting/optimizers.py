@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from bbvi.families import AbstractFamily
-from bbvi.gradients.evaluate import Lambda
+from bbvi.families.abstract import Lambda
 from bbvi.numerics.xla import for_one_run
 
 Families = dict[str, AbstractFamily]

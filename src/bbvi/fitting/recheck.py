@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.gradients.evaluate import Lambda, draw_values
+from bbvi.draws.draws import draw_values
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
-from bbvi.model.model import Problem
 from bbvi.model.opaque.calls import OpaqueError
+from bbvi.model.problem import Problem
 from bbvi.numerics.address import Key, fold
 
 #: a re-check costs three calls of each opaque function, so it is rare beside the draws of this many steps

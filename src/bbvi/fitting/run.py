@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.blankets.check import raise_if_not_finite
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.checkpoint import History, save_checkpoint
 from bbvi.fitting.converged import Converged
-from bbvi.fitting.interrupt import deferred_interrupt
+from bbvi.fitting.finite import raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
 from bbvi.fitting.noise import Pilot
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck, keeping_posterior
 from bbvi.fitting.stop import AbstractAveragingStop, AbstractStop, Budget
+from bbvi.fitting.terminal import deferred_interrupt
+from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice
-from bbvi.gradients.evaluate import Lambda
-from bbvi.gradients.score import AbstractGradient
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.numerics.address import Key, fold

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from bbvi.gradients.score import Estimate
+from bbvi.gradients.abstract import Estimate
 
 #: {"globals": lambda of the globals, "rows": rows of lambda of the batch}, without what is held
 Moved = dict[str, Any]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bbvi.draws.draws import AbstractDraws, MonteCarlo, check_numbers
-from bbvi.gradients.score import Estimate
+from bbvi.gradients.abstract import Estimate
 from bbvi.numerics.address import fold
 
 _FACTOR = 8  # from level to level: each takes a program of its own, and few do

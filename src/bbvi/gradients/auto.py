@@ -14,10 +14,11 @@ import equinox as eqx
 
 from bbvi.blankets.analysis import Target
 from bbvi.draws.draws import AbstractDraws
+from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.pathwise import Pathwise
-from bbvi.gradients.score import AbstractGradient, Score
+from bbvi.gradients.score import Score
 
 #: latents with few values are summed out if no factor of log p is evaluated more often than this for a draw
 _MOST_EVALUATIONS = 256

@@ -7,7 +7,6 @@ chunks again, with the sums over all others. `gradient` gets them with any axes 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -16,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-_LANES = 8
-_WORTH_UNROLLING = 12_000
 Weight = Float[Array, "factors *folds samples"]
 Scores = dict[str, Array]
 
@@ -205,23 +202,6 @@ class LeaveOneOut(AbstractControlVariate):
 
     def gradient(self, sums, squares, revisited, num):
         return {name: total.sum(-1) / num for name, total in revisited.items()}
-
-
-def sum_over_samples(function: Callable[..., Any], *arrays: Any) -> Any:
-    """The sums over the last axis of `function(*arrays)`, which works element by element.
-
-    Some hundred samples are cut into pieces of one vector register each and these added: on CPU that takes half as long.
-    """
-    some = jax.tree.leaves(arrays)[0]
-    num = some.shape[-1]
-    # more to compile: worth it for many rows only
-    if num % _LANES or not 8 * _LANES <= num <= 32 * _LANES or some.size < _WORTH_UNROLLING:
-        return jax.tree.map(lambda leaf: leaf.sum(-1), function(*arrays))
-    total = None
-    for first in range(0, num, _LANES):
-        cut = function(*jax.tree.map(lambda leaf, a=first: leaf[..., a : a + _LANES], arrays))
-        total = cut if total is None else jax.tree.map(jnp.add, total, cut)
-    return jax.tree.map(lambda leaf: leaf.sum(-1), total)
 
 
 def _product(weight: Weight, score: Scores) -> Scores:

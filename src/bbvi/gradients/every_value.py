@@ -11,12 +11,14 @@ from jaxtyping import Array, Bool, Float
 from bbvi.blankets.analysis import Bucket, Target
 from bbvi.blankets.blankets import Blankets, Patterns
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
-from bbvi.gradients.evaluate import Batch, Places, Scene, model_values, shaped
+from bbvi.draws.batch import Batch
+from bbvi.draws.layout import Scene, model_values, shaped
+from bbvi.gradients.group_blocks import Places
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
 from bbvi.model.latents import Latent, type_name
-from bbvi.model.model import Problem, Terms
+from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.stages import materialise, run_time_true
+from bbvi.numerics.xla import materialise, run_time_true
 
 # all values together may take so many times the evaluations of one element at a time; so many where no draw enters
 _MOST_TIMES, _MOST_ALONE = 2, 256

@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.draws.draws import MonteCarlo, drawers, layout
+from bbvi.draws.drawer import drawers
+from bbvi.draws.draws import MonteCarlo, layout
+from bbvi.draws.layout import drawn, set_up, total_log_q
 from bbvi.draws.rows import Rows
 from bbvi.families import AbstractFamily, Params, score
-from bbvi.gradients.evaluate import drawn, set_up, total_log_q
+from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.every_value import EveryValue
-from bbvi.gradients.score import AbstractGradient, Estimate, in_shape, sum_chunks
+from bbvi.gradients.score import in_shape, sum_chunks
 from bbvi.gradients.value_sums import Totals
-from bbvi.numerics.stages import run_time_true
+from bbvi.numerics.xla import run_time_true
 
 
 class LocalExpectation(AbstractGradient):

@@ -5,9 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from bbvi.blankets.analysis import Target
+from bbvi.draws.batch import Batch
 from bbvi.draws.draws import AbstractDraws
-from bbvi.gradients.evaluate import Batch, Lambda
-from bbvi.gradients.score import AbstractGradient, Estimate
+from bbvi.families.abstract import Lambda
+from bbvi.gradients.abstract import AbstractGradient, Estimate
 
 
 class Mixed(AbstractGradient):

@@ -15,14 +15,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.analysis import Target
-from bbvi.draws.draws import drawers, layout
+from bbvi.draws.batch import Batch
+from bbvi.draws.drawer import drawers
+from bbvi.draws.draws import layout
+from bbvi.draws.layout import Scene, drawn, num_floored, set_up, total_log_q
 from bbvi.draws.rows import Rows, over_rows
 from bbvi.families import Params
-from bbvi.gradients.evaluate import Batch, Lambda, Places, Scene, drawn, num_floored, set_up, total_log_q
-from bbvi.gradients.score import AbstractGradient, Estimate, in_shape, sum_chunks
+from bbvi.families.abstract import Lambda
+from bbvi.gradients.abstract import AbstractGradient, Estimate
+from bbvi.gradients.group_blocks import Places
+from bbvi.gradients.score import in_shape, sum_chunks
 from bbvi.gradients.slopes import Slopes
 from bbvi.numerics.address import Key
-from bbvi.numerics.stages import run_time_true, stored
+from bbvi.numerics.xla import run_time_true, stored
 
 
 class Pathwise(AbstractGradient):

@@ -1,82 +1,25 @@
 """Eq. 3, 6 and 10: noisy gradients of the ELBO from values of log p alone."""
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from bbvi.blankets.analysis import Target
-from bbvi.draws.draws import AbstractDraws, Layout, drawers, layout
+from bbvi.draws.batch import Batch
+from bbvi.draws.drawer import drawers
+from bbvi.draws.draws import AbstractDraws, Layout, layout
+from bbvi.draws.layout import Scene, new_scratch, packing_of, set_up
 from bbvi.draws.rows import Rows, unpack
 from bbvi.families import Params
-from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, NoControlVariate, sum_over_samples
-from bbvi.gradients.evaluate import Batch, Chunk, Lambda, Scene, evaluate, new_scratch, packing_of, set_up
-from bbvi.numerics.address import Key
-
-
-class Estimate(NamedTuple):
-    """A noisy gradient, of the globals and of the batch's rows (without N/B), and what was seen on the way.
-
-    `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`; `room` is memory for the next one.
-    """
-
-    globals: Lambda
-    rows: Lambda
-    fisher: dict[str, Lambda]
-    elbo: Float[Array, ""]
-    elbo_error: Float[Array, ""]
-    floored: Int[Array, ""]
-    room: Any = None
-
-
-class AbstractGradient(eqx.Module):
-    """An estimator of the gradient of the ELBO."""
-
-    @abstractmethod
-    def check(self, draws: AbstractDraws) -> None:
-        """Refuse draws that this estimator cannot work with."""
-
-    def by_latent(self, target: Target) -> dict[str, "AbstractGradient"]:
-        """The estimator of each latent."""
-        return {name: self for name in target.fitted(with_groups=True)}
-
-    def named(self, target: Target) -> dict[str, str]:
-        """The same in words."""
-        return {name: repr(gradient) for name, gradient in self.by_latent(target).items()}
-
-    def evaluations(self, target: Target) -> int:
-        """How many evaluations of log p a draw costs, counted."""
-        return 1
-
-    def num_folds(self, draws: AbstractDraws) -> int:
-        """Into how many folds the samples are cut."""
-        return 1
-
-    def room(self, target: Target, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
-        """Memory that estimates hand on, from one to the next."""
-        return None
-
-    @abstractmethod
-    def estimate(
-        self,
-        target: Target,
-        params: Lambda,
-        data: Any,
-        batch: Batch | None,
-        *,
-        draws: AbstractDraws,
-        key: Key,
-        room: Any = None,
-    ) -> Estimate:
-        """Estimate at the globals' lambda `params` and the batch's rows, with random numbers from `key`.
-
-        `room` is memory that an earlier estimate of the same shapes has left.
-        """
+from bbvi.families.abstract import Lambda
+from bbvi.gradients.abstract import AbstractGradient, Estimate
+from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, NoControlVariate
+from bbvi.gradients.evaluate import Chunk, evaluate
+from bbvi.numerics.xla import sum_over_samples
 
 
 class Sums(NamedTuple):

@@ -12,12 +12,14 @@ from bbvi.blankets.analysis import Bucket, Target
 from bbvi.blankets.jaxpr.jumps import Jump, find_jump
 from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.blankets.terms import is_array
+from bbvi.draws.batch import Batch
 from bbvi.draws.draws import latent_values
+from bbvi.draws.layout import shaped
 from bbvi.families import NumpyroFamily
-from bbvi.gradients.evaluate import Batch, Places, shaped
+from bbvi.gradients.group_blocks import Places
 from bbvi.model.groups import cut_rows
 from bbvi.model.latents import Latent, type_name
-from bbvi.model.model import Problem, Terms
+from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Address
 
 Draws = dict[str, Array]

@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.colouring import Colours, Move, moves
-from bbvi.gradients.evaluate import total
-from bbvi.model.model import Terms
+from bbvi.model.problem import Terms, total
 
 Draws = dict[str, Array]
 #: a number for each value of each factor of q

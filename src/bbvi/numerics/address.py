@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
-from bbvi.numerics.marks import mark
+from bbvi.numerics.xla import mark
 
 Key = UInt32[Array, "2"]
 

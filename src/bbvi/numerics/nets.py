@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, UInt32
 from scipy.stats import qmc
 
 from bbvi.numerics.address import LOW_HALVES, AbstractNet, part_key, threefry
-from bbvi.numerics.marks import mark
+from bbvi.numerics.xla import mark
 
 MOST_DIMENSIONS: int = qmc.Sobol.MAXDIM
 _WORD = 32

@@ -6,10 +6,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.numerics.address import Address
-from bbvi.numerics.gamma_quantile import log_gamma_quantile
-from bbvi.numerics.marks import mark
-from bbvi.numerics.poisson_quantile import poisson_quantile
+from bbvi.numerics.quantiles import log_gamma_quantile, poisson_quantile
 from bbvi.numerics.special import polynomial, quick_log
+from bbvi.numerics.xla import mark
 
 # Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / scale, for u from 2**-24 to 1 - 2**-24 (tools/fit_special.py)
 _NORMAL_SCALE = 7.65

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.gradients.evaluate import Lambda
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 from bbvi.posterior.ratios import Ratios

@@ -13,10 +13,11 @@ from jaxtyping import Array, Float
 
 from bbvi.blankets.blankets import find_blankets
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q
-from bbvi.gradients.evaluate import Lambda
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, first_row
 from bbvi.model.latents import Latent
-from bbvi.model.model import AnyModel, Problem, bind
+from bbvi.model.model import AnyModel
+from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.posterior.khat import Khat, flat_khat, hierarchical_khat
 from bbvi.posterior.plot import plot_history

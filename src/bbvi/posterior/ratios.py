@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.draws.draws import MonteCarlo, layout
-from bbvi.gradients.evaluate import Batch, Lambda, draw_values, group_log_ratios, prior_terms, total
+from bbvi.draws.batch import Batch
+from bbvi.draws.draws import MonteCarlo, draw_values, layout
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
-from bbvi.model.model import Problem
+from bbvi.model.problem import Problem, group_terms, prior_terms, total
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs
 
@@ -108,3 +109,17 @@ def elbo_samples(
             total_ = total_ + local.astype(np.float64).sum(0) * (len(groups) / len(chosen))
         out.append(total_)
     return np.concatenate(out)[:num]
+
+
+def group_log_ratios(
+    problem: Problem, beta: dict[str, Array], batch: Batch, *, key: Key, samples: Array
+) -> Float[Array, "batch samples"]:
+    """log p(x_i, z_i | beta) - log q(z_i) of each group, at its draws and the given samples of the globals."""
+
+    def one(group, row, own, params):
+        z, log_q_total = draw_values(
+            problem, problem.locals, params, key=fold(key, group), samples=samples, group=group, own=own
+        )
+        return total(group_terms(problem, beta, z, row, len(samples))) - log_q_total
+
+    return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from bbvi.model.model import Problem, Terms
+from bbvi.blankets.scope import Arrays, Lanes
+from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
-from bbvi.sampling.lanes import Arrays, Lanes
 from bbvi.sampling.sweep import AbstractKernel, Info, Scene, State, evaluate, point, sweep
 
 _SECONDS_PER_CHUNK = 0.3

@@ -28,7 +28,7 @@ from bbvi.families import (
 )
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address
-from bbvi.numerics.gamma_quantile import log_ratio_to_mean
+from bbvi.numerics.quantiles import log_ratio_to_mean
 from bbvi.numerics.samplers import inverse_normal, log_gamma, standard_normal
 from bbvi.numerics.special import lgamma, polynomial
 

@@ -12,16 +12,18 @@ from jaxtyping import Array
 from bbvi.blankets.analysis import Target, find_target
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
-from bbvi.fitting.progress import progress_bar
-from bbvi.gradients.evaluate import draw_values
+from bbvi.blankets.scope import Arrays, Lanes, scopes
+from bbvi.draws.draws import draw_values
+from bbvi.fitting.terminal import progress_bar
 from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
 from bbvi.model.latents import Latent
-from bbvi.model.model import AnyModel, Problem, bind, without_blocks
+from bbvi.model.model import AnyModel, without_blocks
+from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.numerics.xla import for_one_run
 from bbvi.sampling.chains import Chains, Run, Schedule, drain
-from bbvi.sampling.lanes import Arrays, Lanes, all_lanes, scopes
+from bbvi.sampling.lanes import all_lanes
 from bbvi.sampling.proposals import AbstractProposal, proposal
 from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise, Scene, State, evaluate, point
 

@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.colouring import Colours, Move
+from bbvi.blankets.scope import Arrays, Lanes, Point, Scope
 from bbvi.model.latents import Latent
-from bbvi.model.model import Terms
+from bbvi.model.problem import Terms
 from bbvi.numerics.address import Address, Key, fold, fold_names
-from bbvi.numerics.stages import materialise, run_time_true
-from bbvi.sampling.lanes import Arrays, Lanes, Point, Scope
+from bbvi.numerics.xla import materialise, run_time_true
 from bbvi.sampling.proposals import DECISION, AbstractProposal
 
 

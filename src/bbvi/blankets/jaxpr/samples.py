@@ -15,8 +15,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, REDUCTIONS
 from bbvi.blankets.jaxpr.run import CUSTOM, bind, bind_custom, called, reached, run
-from bbvi.blankets.reads import CUMULATIVE, ELEMENTWISE, REDUCTIONS
 from bbvi.numerics import special
 
 _MOST_UNROLLED = 16

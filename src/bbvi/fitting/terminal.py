@@ -1,11 +1,44 @@
-"""A bar with the step, the smoothed ELBO, the rate and the time left; silent off a terminal."""
+"""What a fit shows on the terminal, and how it takes Ctrl-C."""
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+_noting: list[threading.Event] = []
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[threading.Event]:
+    """Note a first Ctrl-C in the event instead of raising it; a second one raises. Inside another one, share its event.
+
+    Off the main thread, or where the program handles Ctrl-C itself, nothing changes.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and _noting:
+        yield _noting[-1]
+        return
+    seen = threading.Event()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield seen
+        return
+
+    def note(number: int, frame: object) -> None:
+        seen.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, note)
+    _noting.append(seen)
+    try:
+        yield seen
+    finally:
+        _noting.remove(seen)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 Report = Callable[[int, float], None]
 

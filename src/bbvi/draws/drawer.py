@@ -1,0 +1,222 @@
+"""TODO"""
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import Array, Float
+
+from bbvi.blankets.jaxpr.inline import retrace
+from bbvi.blankets.jaxpr.run import CUSTOM, bind_custom, reached, run
+from bbvi.draws.draws import AbstractDraws
+from bbvi.families import AbstractFamily, Params, score
+from bbvi.model.latents import Latent
+from bbvi.numerics.address import Address, Key
+from bbvi.numerics.xla import is_mark, materialise
+
+_MOVES = frozenset("slice squeeze reshape expand_dims broadcast_in_dim transpose copy".split())
+
+
+class Staged:
+    """`function(params, *draw)` of one factor and one draw, taken apart.
+
+    `before(params)` is a vector of what the draw does not enter; `stages` are functions
+    `(params, before, earlier, *draw) -> value` of which each gets the values of the earlier ones, and the last one's
+    is the result.
+    """
+
+    def __init__(self, function: Callable[..., Any], params: Any, *draw: Any):
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(params, *draw)
+        #: what the function returns
+        self.shape = shape
+        self._traced, self._closed, self._tree = closed, retrace(closed, {}), jax.tree.structure(shape)
+        self._num = len(jax.tree.leaves(params))
+        jaxpr = self._closed.jaxpr
+        entered = reached(jaxpr, jaxpr.invars[self._num :])
+        used = [atom for eqn in jaxpr.eqns if any(v in entered for v in eqn.outvars) for atom in eqn.invars]
+        made = reached(jaxpr, jaxpr.invars[: self._num]) - entered - set(jaxpr.invars)
+        makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+
+        def source(atom: Any) -> Any:
+            # what is only moved is kept where it comes from: a table in one piece
+            while atom in made and makers[atom].primitive.name in _MOVES and makers[atom].invars[0] in made:
+                atom = makers[atom].invars[0]
+            return atom
+
+        needed = [atom for atom in [*used, *jaxpr.outvars] if not isinstance(atom, Literal) and atom in made]
+        self._kept: list[Any] = [
+            v for v in dict.fromkeys(map(source, needed)) if jnp.issubdtype(v.aval.dtype, jnp.floating)
+        ]
+        self._marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in entered]
+        last = reached(jaxpr, jaxpr.invars[-1:])
+        #: for each stage whether the last argument, the number of the sample, enters it
+        self.varies = [*(eqn.outvars[0] in last for eqn in self._marks), True]
+
+    def before(self, params: Any) -> Float[Array, " kept"]:
+        """What does not depend on the draw, in one vector."""
+        others = [None] * (len(self._closed.jaxpr.invars) - self._num)
+        values = run(self._closed, [*jax.tree.leaves(params), *others], self._kept)
+        return jnp.concatenate([jnp.ravel(v) for v in values]) if values else jnp.zeros(0)
+
+    @property
+    def stages(self) -> list[Callable[..., Any]]:
+        steps: list[Callable[..., Any]] = [
+            self._stage([eqn.invars[0]], number) for number, eqn in enumerate(self._marks)
+        ]
+        last = self._stage(self._closed.jaxpr.outvars, len(self._marks))
+        return [*[lambda *a, s=step: s(*a)[0] for step in steps], lambda *a: jax.tree.unflatten(self._tree, last(*a))]
+
+    def again(self, params: Any, values: Sequence[Array], *draw: Any) -> Any:
+        """The result from the values of all stages but the last, as a function of the parameters that has a derivative."""
+        jaxpr, num = self._whole.jaxpr, self._num
+        drawn, moved = reached(jaxpr, jaxpr.invars[num:]), reached(jaxpr, jaxpr.invars[:num])
+        marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in drawn]
+        if len(marks) != len(values):  # some are inside a function with a derivative of its own
+            marks = []
+        still = [(eqn, value) for eqn, value in zip(marks, values, strict=False) if eqn.outvars[0] not in moved]
+        inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
+        made = run(self._whole, inputs, jaxpr.outvars, _with_own_derivative, given=_at_marks(still))
+        return jax.tree.unflatten(self._tree, made)
+
+    @functools.cached_property
+    def _whole(self) -> ClosedJaxpr:
+        """The trace with functions that have a derivative of their own left whole."""
+        return retrace(self._traced, {}, _with_own_derivative)
+
+    def _stage(self, outputs: Sequence[Any], number: int) -> Callable[..., list[Array]]:
+        def stage(params: Any, before: Array, earlier: Sequence[Array], *draw: Any) -> list[Array]:
+            given: dict[Any, Array] = {}
+            offset = 0
+            for variable in self._kept:
+                size = int(np.prod(variable.aval.shape))
+                given[variable] = before[offset : offset + size].reshape(variable.aval.shape)
+                offset += size
+            given |= _at_marks(zip(self._marks[:number], earlier, strict=True))
+            inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
+            return run(self._closed, inputs, outputs, given=given)
+
+        return stage
+
+
+def _with_own_derivative(eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
+    return bind_custom(eqn, values) if eqn.primitive.name in CUSTOM else None
+
+
+def _at_marks(values: Iterable[tuple[Any, Array]]) -> dict[Any, Array]:
+    """The value of each mark, before and behind it."""
+    atoms = [(atom, value) for eqn, value in values for atom in (eqn.outvars[0], eqn.invars[0])]
+    return {atom: value for atom, value in atoms if not isinstance(atom, Literal)}
+
+
+class Prepared(NamedTuple):
+    """A latent's lambda with what follows from it alone, for drawing and for the density."""
+
+    params: Params
+    drawing: Float[Array, "rows _"]
+    density: Float[Array, "rows _"] | None
+
+
+class Drawer:
+    """One latent's factors of q in stages: draws for many samples, and log q_i and its score.
+
+    With `paths` a draw can be followed as lambda moves, instead: `coordinates` is (u, path) for `along_path`.
+    """
+
+    def __init__(self, draws: AbstractDraws, name: str, latent: Latent, *, paths: bool = False):
+        self.latent, self.paths, float_ = latent, paths, jnp.result_type(float)
+        #: whether the path is the draw's derivatives; otherwise it is what they can be computed from
+        self._slopes = paths and _is_scalar(latent.family)
+        self._drawing = _staged(_drawing, draws, name, latent.family, self._slopes, float_)
+        self.coordinates_shape: Any = self._drawing.shape[0] if self._slopes else self._drawing.shape
+        self._density = None if paths else _staged(_density, latent.family, self.coordinates_shape, float_)
+
+    def prepare(self, params: Params) -> Prepared:
+        """`params` of many factors, these on the first axis."""
+        density = None if self._density is None else jax.vmap(self._density.before)(params)
+        return Prepared(params, jax.vmap(self._drawing.before)(params), density)
+
+    def coordinates(
+        self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
+    ) -> Any:
+        """Coordinates of many factors, `(rows, *event, samples)`, for the samples with these numbers."""
+        found: list[Any] = []
+        axes: list[int | None] = []
+        for stage, by_sample in zip(self._drawing.stages, self._drawing.varies, strict=True):
+            many = stage
+            if by_sample:
+                many = jax.vmap(stage, in_axes=(None, None, list(axes), None, None, None, 0), out_axes=-1)
+            many = jax.vmap(many, in_axes=(0, 0, 0, 0, 0, 0, None))
+            axes.append(-1 if by_sample else None)
+            words = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32))
+            arguments = (prepared.params, prepared.drawing, list(found), *words, samples)
+            found.append(materialise(on, many, *arguments))
+        return (found[-1], found[:-1]) if self.paths and not self._slopes else found[-1]
+
+    def along_path(
+        self, params: Params, path: Any, key: Key, group: Array, element: Array, samples: Array, slope: Array
+    ) -> Params:
+        """The sum over samples of slope * du / dlambda_i, for one factor."""
+        if self._slopes:
+            return jax.tree.map(lambda of_draw: (slope * of_draw).sum(-1), path)
+        words = key, group.astype(jnp.uint32), element.astype(jnp.uint32)
+        axes = [-1 if by_sample else None for by_sample in self._drawing.varies[:-1]]
+
+        def draw(p: Params) -> Array:
+            return jax.vmap(
+                lambda stored, sample: self._drawing.again(p, stored, *words, sample), in_axes=(axes, 0), out_axes=-1
+            )(path, samples)
+
+        return jax.vjp(draw, params)[1](slope)[0]
+
+    def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
+        """log q_i and its score for many factors and samples."""
+        assert self._density is not None
+        found: list[Any] = []
+        for stage in self._density.stages:
+            many = jax.vmap(jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1))
+            found.append(materialise(on, many, prepared.params, prepared.density, list(found), coordinates))
+        return found[-1]
+
+
+def _staged(made: Callable[..., Staged], *of: Any) -> Staged:
+    """What was taken apart once is kept: a family is in many models, and tracing it takes longer than many steps."""
+    try:
+        return _kept(made, *of)
+    except TypeError:  # holds arrays, which cannot be compared
+        return made(*of)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(made: Callable[..., Staged], *of: Any) -> Staged:
+    return made(*of)
+
+
+def _drawing(draws: AbstractDraws, name: str, family: AbstractFamily, slopes: bool, float_: Any) -> Staged:
+    def one(p: Params, key: Key, group: Array, element: Array, sample: Array) -> Any:
+        draw = lambda p: draws.sample(name, family, p, Address(key, group, element, sample))  # noqa: E731
+        return jax.value_and_grad(draw)(p) if slopes else draw(p)
+
+    word = jax.ShapeDtypeStruct((), jnp.uint32)
+    return Staged(one, _shapes(family, float_), jax.ShapeDtypeStruct((2,), jnp.uint32), word, word, word)
+
+
+def _density(family: AbstractFamily, coordinates: Any, float_: Any) -> Staged:
+    return Staged(lambda p, u: score(family, p, u), _shapes(family, float_), coordinates)
+
+
+def _is_scalar(family: AbstractFamily) -> bool:
+    """Whether a draw is one number of few parameters, so that its derivatives are few."""
+    return family.event_shape() == () and all(entry.raw_shape() == () for entry in family.parameters().values())
+
+
+def _shapes(family: AbstractFamily, float_: Any) -> Any:
+    return {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
+
+
+def drawers(draws: AbstractDraws, latents: Mapping[str, Latent], paths: Collection[str] = ()) -> dict[str, Drawer]:
+    """A drawer for each latent, for some of them with the paths of their draws."""
+    return {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in latents.items()}

@@ -1,0 +1,53 @@
+"""Name the first term that is not finite, and at which draw."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.draws.batch import Batch
+from bbvi.draws.draws import AbstractDraws, draw_values
+from bbvi.families.abstract import Lambda
+from bbvi.model.problem import Problem, Terms, group_terms, prior_terms
+from bbvi.numerics.address import Key, fold
+
+
+def raise_if_not_finite(
+    problem: Problem, params: Lambda, data: Any, batch: Batch | None, *, draws: AbstractDraws, key: Key
+) -> None:
+    """Evaluate the first step's draws once more and raise at the first term that is not finite."""
+    samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
+    beta, _ = draw_values(problem, problem.globals, params, draws=draws, key=key, samples=samples)
+    _check_finite(prior_terms(problem, beta, data, len(samples)), beta, None)
+    if batch is None:
+        return
+    for i, group in enumerate(np.asarray(batch.groups)):
+        row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
+        at = fold(key, int(group))
+        z, _ = draw_values(
+            problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
+        )
+        _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
+
+
+def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> None:
+    where = "" if group is None else f" in group {group}"
+    for name, term in terms.items():
+        array = np.asarray(term)
+        bad = ~np.isfinite(array)
+        if not bad.any():
+            continue
+        index = np.argwhere(bad)[0]
+        value, sample = array[tuple(index)], index[-1]
+        element = [int(i) for i in index[:-1]] or ""
+        at = ", ".join(
+            f"{latent} = {np.array2string(np.asarray(v)[..., sample], precision=4, threshold=6)}"
+            for latent, v in values.items()
+        )
+        reason = (
+            "q puts mass where p has none: declare a narrower support, or give an init= inside p's"
+            if value == -np.inf
+            else "check the function for divisions by zero, logs of negative numbers and overflow, or give an init="
+        )
+        raise ValueError(f"{name}{element} is {value}{where} at a draw from the starting q ({at}); {reason}")

@@ -1,0 +1,185 @@
+"""Section 4.2: the groups of a batch, evaluated in blocks that stay small in memory."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bbvi.blankets.analysis import Bucket, Target
+from bbvi.blankets.blankets import Blankets, Sums
+from bbvi.draws.batch import Batch
+from bbvi.draws.layout import Scene, model_values, packing_of
+from bbvi.draws.rows import Packing, at_least
+from bbvi.model.groups import cut_rows
+from bbvi.model.problem import Terms
+from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import materialise, run_time_true
+
+_FLOATS_PER_BLOCK = 1 << 17
+
+
+class Shares(NamedTuple):
+    """What some groups add to the whole: to each global's log p_i, in two parts, and to the ELBO."""
+
+    log_p: dict[str, Array | float]
+    looked_up: dict[str, list[Array]]
+    elbo: Float[Array, " samples"]
+
+
+class Places:
+    """Where draws of the locals of a batch stand, so that blocks of groups can be evaluated one after the other.
+
+    A block is a function `(bucket, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
+    have groups first, and stand like the draws.
+    """
+
+    def __init__(self, target: Target, scene: Scene, batch: Batch, u: dict[str, Array]):
+        self.target, self.scene, self.batch, self.problem = target, scene, batch, target.problem
+        #: draws by places: packed ones by position, others by group
+        self.draws = {name: self._by_place(name, u[name]) for name in self.problem.locals}
+
+    def _packing(self, name: str) -> Packing | None:
+        return packing_of(self.scene, self.problem.locals[name])
+
+    def _by_place(self, name: str, u: Array) -> Array:
+        shape = self.problem.shape(name)
+        inner = shape[1:] if self._packing(name) is not None else shape
+        size = int(np.prod(inner))
+        num = len(u) // size
+        return u[: num * size].reshape(num, *inner, *u.shape[1:])
+
+    def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
+        """All groups: the sums summed, and `out` with the arrays in their places."""
+        if self.batch.counts is None:
+            num = len(self.batch.groups)
+            size = _block_size(self.target.whole, num, num_samples)
+            return self._loop(block, self.target.whole, 0, num // size, size, out)
+        first, sums = jnp.int32(0), None
+        for number, bucket in enumerate(self.target.buckets):
+            more, out = self._loop(block, bucket, first, self.batch.counts[number], 1, out)
+            sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
+            first = first + self.batch.counts[number]
+        return sums, out
+
+    def _loop(
+        self, block: Callable[..., tuple[Any, Any]], bucket: Bucket, first: Any, num_blocks: Any, size: int, out: Any
+    ) -> tuple[Any, Any]:
+        """The groups of one bucket, from the position `first` on, in blocks."""
+        if isinstance(num_blocks, int) and num_blocks == 1:
+            return block(bucket, self._take(bucket, 0, size))
+        traced = jax.jit(lambda taken: block(bucket, taken))
+        shapes, _ = jax.eval_shape(traced, self._take(bucket, 0, size))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+        def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            sums, out = carry
+            at = first + number * size
+            shares, arrays = traced(self._take(bucket, at, size))
+            return jax.tree.map(jnp.add, sums, shares), self._put(out, arrays, at, size)
+
+        return jax.lax.fori_loop(0, num_blocks, body, (zero, out))
+
+    def _take(self, bucket: Bucket, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
+        """Numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
+        part = jax.tree.map(
+            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size),
+            (self.batch.groups, self.batch.rows, self.batch.lengths),
+        )
+        groups, rows, own = part
+        if self.batch.counts is not None:
+            rows = cut_rows(rows, self.target.axes, bucket.problem.lengths)
+        u = {}
+        for name in self.problem.locals:
+            packing, shape = self._packing(name), bucket.problem.shape(name)
+            if packing is None:
+                u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
+                for axis, length in enumerate(shape, start=1):
+                    u[name] = jax.lax.slice_in_dim(u[name], 0, length, axis=axis)
+            else:
+                # what stands behind a short group are draws of others: values like any, that no term may read
+                u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], packing.first[at], shape[0])[None]
+        return groups, rows, own, u
+
+    def _put(self, out: Any, arrays: Any, at: Any, size: int) -> Any:
+        new = {}
+        for name, leaf in arrays.items():
+            packing = self._packing(name)
+            begin = at if packing is None else packing.first[at]
+            value = leaf if packing is None else leaf[0]
+            new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))
+        return new
+
+
+class GroupTerms:
+    """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
+
+    def __init__(self, target: Target, beta: Any, logs: Any, key: Key, samples: Any):
+        self.beta, self.logs, self.key, self.samples = beta, logs, key, samples
+        self.problem, self.on = target.problem, run_time_true(key)
+
+    def sweep(
+        self, places: Places, into: dict[str, Array]
+    ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
+        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
+        num, width = len(places.batch.groups), len(self.samples)
+        out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
+        shares, out = places.sweep(self._block, width, out)
+        rows = {}
+        for name, leaf in out.items():
+            flat = leaf.reshape(-1, width)
+            need = len(places.scene.rows[name].elements)
+            rows[name] = at_least(flat, need)[:need]
+        return shares, out, rows
+
+    def _block(self, bucket: Bucket, taken: Any) -> tuple[Shares, dict[str, Array]]:
+        """Evaluate some groups; arrays have groups first."""
+        groups, rows, _, u = taken
+        patterns, num = bucket.blankets, len(self.samples)
+
+        def one(group, row, u):
+            z, logs = model_values(self.problem.locals, u, self.on)
+            z |= self.problem.place(fold(self.key, group), self.samples, group)
+
+            def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
+                return patterns.group_factors(beta, z, row, num, logs)
+
+            terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
+            return terms, materialise(self.on, lambda t: patterns.sums(patterns.group, t), terms)
+
+        terms, sums = jax.vmap(one)(groups, rows, u)
+        indices = jax.vmap(patterns.indices)(rows)
+
+        def weigh(terms: Terms, sums: Sums) -> dict[str, Array]:
+            out = {}
+            for name in self.problem.locals:
+                found = jax.vmap(lambda *a, n=name: _local_log_p(patterns, n, *a))(terms, sums, indices)
+                out[name] = jnp.broadcast_to(found, (len(groups), *bucket.problem.shape(name), num))
+            return out
+
+        log_p = materialise(self.on, weigh, terms, sums)
+        looked_up = {name: patterns.looked_up(name, terms, indices) for name in self.problem.globals}
+        elbo = sum_of_all(jax.tree.map(lambda leaf: leaf.sum(0), sums))
+        terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
+        of_globals = {name: patterns.log_p(patterns.group, name, terms, sums) for name in self.problem.globals}
+        return Shares(of_globals, looked_up, elbo), log_p
+
+
+def _block_size(bucket: Bucket, num: int, num_samples: int) -> int:
+    """How many groups go through at once, a divisor of their number."""
+    room = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
+    return max(d for d in range(1, num + 1) if num % d == 0 and d <= room)
+
+
+def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indices: list[Array]) -> Array | float:
+    """log p_i of one group's locals."""
+    one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
+    chosen = blankets.log_p_looked_up(latent, blankets.looked_up(latent, *one))
+    return blankets.log_p(blankets.group, latent, terms, sums) + chosen
+
+
+def sum_of_all(sums: Sums) -> Any:
+    """The sum of all factors, for each sample."""
+    return sum((max(made.items(), key=lambda item: len(item[0]))[1] for made in sums.values()), 0.0)

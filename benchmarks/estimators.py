@@ -19,7 +19,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bbvi
-from bbvi.blankets.analysis import Target, find_target
+from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.slopes import smooth_latents
@@ -164,19 +164,19 @@ ON_NETS = tuple(
 class Repeated:
     """Many estimates at one lambda in one compiled call."""
 
-    def __init__(self, target: Target, data: Any, gradient: AbstractGradient, *, draws, params, repeats: int):
-        arranged = draws.arranged(target.problem, target.blankets, gradient.num_folds(draws))
+    def __init__(self, analysis: Analysis, data: Any, gradient: AbstractGradient, *, draws, params, repeats: int):
+        arranged = draws.arranged(analysis.problem, analysis.blankets, gradient.num_folds(draws))
         self.draws, self.times = draws.num, list[float]()
         self._data, self._repeats = data, repeats
 
         def run(params, data, key):
-            def one(room, repeat):
+            def one(buffers, repeat):
                 found = gradient.estimate(
-                    target, params, data, None, draws=arranged, key=fold(key, "draws", repeat), room=room
+                    analysis, params, data, None, draws=arranged, key=fold(key, "draws", repeat), buffers=buffers
                 )
-                return found.room, (found.globals, found.fisher["globals"])
+                return found.buffers, (found.globals, found.fisher["globals"])
 
-            return jax.lax.scan(one, gradient.room(target, params, None, arranged), jnp.arange(repeats))[1]
+            return jax.lax.scan(one, gradient.buffers(analysis, params, None, arranged), jnp.arange(repeats))[1]
 
         self._run = jax.jit(run, **for_many_runs()).lower(params, data, seed_key(3)).compile()
 
@@ -191,15 +191,15 @@ class Repeated:
         )
 
 
-def chosen(target: Target, data: Any, gradient: Any, estimators: Mapping[str, str]) -> tuple[Any, list[str]]:
+def chosen(analysis: Analysis, data: Any, gradient: Any, estimators: Mapping[str, str]) -> tuple[Any, list[str]]:
     """The estimator with `Score()` for latents that it cannot take, and those that it can."""
-    latents = target.problem.latents
+    latents = analysis.problem.latents
     if isinstance(gradient, bbvi.Auto):
         mixed = gradient.again(estimators)
         kinds = {own for _, own in mixed.choice}
         return kinds.pop() if len(kinds) == 1 else mixed, list(latents)
     own = {
-        bbvi.Pathwise: [name for name in latents if name in smooth_latents(target, data, None)],
+        bbvi.Pathwise: [name for name in latents if name in smooth_latents(analysis, data, None)],
         bbvi.LocalExpectation: [name for name in latents if latents[name].family.support_values() is not None],
     }.get(type(gradient), list(latents))
     if len(own) == len(latents):
@@ -220,15 +220,15 @@ def compare(name: str, quick: bool) -> None:
         for place, budget in stops.items()
     }  # fmt: skip
     problem, flat, _ = bind(model, data)
-    target, params = find_target(problem, flat, None), {place: q.params for place, q in places.items()}
+    analysis, params = analyse(problem, flat, None), {place: q.params for place, q in places.items()}
     runs: dict[str, Repeated] = {}
     known: dict[Any, Repeated] = {}
     owned: dict[str, list[str]] = {}
     for title, gradient, kind in ESTIMATORS + ON_NETS:
-        valid, own = chosen(target, flat, gradient, places["fitted"].estimators)
+        valid, own = chosen(analysis, flat, gradient, places["fitted"].estimators)
         num = kind(on_net if (title, gradient, kind) in ON_NETS else draws)
         if own and (valid, num) not in known:
-            known[valid, num] = Repeated(target, flat, valid, draws=num, params=params["start"], repeats=repeats)
+            known[valid, num] = Repeated(analysis, flat, valid, draws=num, params=params["start"], repeats=repeats)
         if own:
             runs[title], owned[title] = known[valid, num], own
     found = {title: {place: run(at) for place, at in params.items()} for title, run in runs.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bbvi
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.diagnostics.moments import full_gradient
 from bbvi.draws.batch import Batch, by_bucket
 from bbvi.draws.draws import AbstractDraws
@@ -223,7 +223,7 @@ class Exact:
     def __init__(self, model: Any, data: Any):
         self.model = model
         self.problem, self.data, self.groups = bind(model, data)
-        self.target = find_target(self.problem, self.data, self.groups)
+        self.analysis = analyse(self.problem, self.data, self.groups)
         start = bbvi.fit(model, data, stop=bbvi.Budget(steps=0), seed=3)
         self.params = start._params
         self.posterior = start
@@ -301,9 +301,9 @@ class Exact:
             return None
         assert isinstance(self.groups, AbstractGroups)
         numbers, counts = jnp.asarray(numbers), None
-        if self.target.buckets:
+        if self.analysis.buckets:
             assert isinstance(self.groups, Cohort)
-            numbers, counts = by_bucket(numbers, self.groups.bucket, len(self.target.buckets))
+            numbers, counts = by_bucket(numbers, self.groups.bucket, len(self.analysis.buckets))
         rows = jax.tree.map(lambda leaf: leaf[numbers], self.params["locals"])
         return Batch(numbers, self.groups.take(numbers), self.groups.lengths(numbers), rows, counts)
 
@@ -321,7 +321,7 @@ class Exact:
             table = {name: jnp.moveaxis(jnp.asarray(z)[index], 0, -1) for name, z in outcomes.items()}
             draws = Given(num, table, tuple(self.problem.locals), chunk)
             estimate = gradient.estimate(
-                self.target, self.params["globals"], self.data, batch, draws=draws, key=seed_key(0)
+                self.analysis, self.params["globals"], self.data, batch, draws=draws, key=seed_key(0)
             )
             groups_ = None if batch is None else batch.groups
             return full_gradient(estimate, self.params["locals"], groups_, self.problem.num_groups)

@@ -61,9 +61,9 @@ MUTANTS = {
         "unbiased_by_enumeration or padding",
     ),
     "padding counted in log q": Mutant(
-        "gradients/evaluate.py",
-        "return zero_padding(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
-        "return scene.latents[name].density(on, rows.prepared, u)[0].sum(0), ()",
+        "draws/layout.py",
+        "return zero_padding(rows.real, layout.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
+        "return layout.latents[name].density(on, rows.prepared, u)[0].sum(0), ()",
         "unbiased_by_enumeration or padding",
     ),
     "a blanket that misses a broadcast": Mutant(

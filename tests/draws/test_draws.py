@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bbvi
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from tests.gradients.test_control_variates import gamma_chain
@@ -15,11 +15,11 @@ from tests.gradients.test_control_variates import gamma_chain
 def estimate(num, chunk=None, variate=None):
     model, y = gamma_chain()
     problem, data, _ = bind(model, y)
-    target = find_target(problem, data, None)
+    analysis = analyse(problem, data, None)
     params = bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).params
     gradient = bbvi.Score(control_variate=variate or bbvi.LeaveOneOut())
     draws = bbvi.MonteCarlo(num, chunk=chunk)
-    return jax.jit(lambda p, d: gradient.estimate(target, p, d, None, draws=draws, key=seed_key(1))), params, data
+    return jax.jit(lambda p, d: gradient.estimate(analysis, p, d, None, draws=draws, key=seed_key(1))), params, data
 
 
 def temporary_bytes(num):

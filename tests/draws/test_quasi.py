@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.draws.dimensions import dimensions
 from bbvi.draws.draws import draw_latent
 from bbvi.gradients.control_variates import LeaveOneOut
@@ -118,7 +118,7 @@ def test_variance_of_a_chain_falls():
 
 def table_of(model, data):
     problem, flat, groups = bind(model, data)
-    return dimensions(problem, find_target(problem, flat, groups).blankets)
+    return dimensions(problem, analyse(problem, flat, groups).blankets)
 
 
 def by_factor_of_q(reads, sizes, problem):
@@ -205,7 +205,7 @@ def test_too_many_latents_in_one_factor_are_refused():
 def drawn(data, samples):
     """Draws of the second group's locals."""
     problem, flat, groups = bind(ragged_model(), data)
-    draws = bbvi.QuasiMonteCarlo(16).arranged(problem, find_target(problem, flat, groups).blankets, 9)
+    draws = bbvi.QuasiMonteCarlo(16).arranged(problem, analyse(problem, flat, groups).blankets, 9)
     found = {}
     for name, latent in problem.locals.items():
         shapes = {p: latent.padded(problem.lengths) + e.raw_shape() for p, e in latent.family.parameters().items()}

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.gradients.abstract import Estimate
 from bbvi.gradients.adaptive import Measured, measured, next_level
 from bbvi.gradients.mixed import Mixed
@@ -42,24 +42,26 @@ def estimates(gradient):
     """Functions of level and step, and of a number of draws and a key."""
     model, data = coupled()
     problem, flat, _ = bind(model, data)
-    target = find_target(problem, flat, None)
+    analysis = analyse(problem, flat, None)
     params = bbvi.fit(model, data, stop=bbvi.Budget(steps=0)).params
 
     def by(params):
-        return lambda draws, key, room: gradient.estimate(target, params, flat, None, draws=draws, key=key, room=room)
+        return lambda draws, key, buffers: gradient.estimate(
+            analysis, params, flat, None, draws=draws, key=key, buffers=buffers
+        )
 
-    def room(params):
-        return lambda draws: gradient.room(target, params, None, draws)
+    def buffers(params):
+        return lambda draws: gradient.buffers(analysis, params, None, draws)
 
     @jax.jit
     def adaptive(params, key, level, step):
-        state, rooms = DRAWS.init()._replace(level=level), DRAWS.room(room(params))
-        state, found, made = DRAWS.estimate(by(params), state, step, key=key, room=rooms)
-        return state, found._replace(room=None), made
+        state, rooms = DRAWS.init()._replace(level=level), DRAWS.buffers(buffers(params))
+        state, found, made = DRAWS.estimate(by(params), state, step, key=key, buffers=rooms)
+        return state, found._replace(buffers=None), made
 
     @functools.partial(jax.jit, static_argnums=2)
     def fixed(params, key, draws):
-        return by(params)(draws, key, room(params)(draws))._replace(room=None)
+        return by(params)(draws, key, buffers(params)(draws))._replace(buffers=None)
 
     def with_adaptive(level, step):
         return adaptive(params, seed_key(1), jnp.int32(level), jnp.int32(step))

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.diagnostics.moments import full_gradient
 from bbvi.draws.draws import draw_values
 from bbvi.gradients.mixed import Mixed
@@ -31,7 +31,7 @@ def estimate_of(model, gradient, num, **keywords):
     draws = bbvi.MonteCarlo(num, **keywords)
 
     def run(params):
-        return gradient.estimate(model.target, params, model.data, batch, draws=draws, key=seed_key(1))
+        return gradient.estimate(model.analysis, params, model.data, batch, draws=draws, key=seed_key(1))
 
     estimate = jax.jit(run)(model.params["globals"])
     groups = None if batch is None else batch.groups
@@ -66,10 +66,10 @@ def test_chunks_of_draws_change_the_gradient_by_rounding_only(gradient, chunk):
     model, y = mixture()
     start = bbvi.fit(model, y, stop=bbvi.Budget(steps=0))
     problem, flat, _ = bind(model, y)
-    target = find_target(problem, flat, None)._replace(wanted=frozenset(["which"]))
+    analysis = analyse(problem, flat, None)._replace(wanted=frozenset(["which"]))
 
     def run(draws):
-        made = jax.jit(lambda p: gradient.estimate(target, p, flat, None, draws=draws, key=seed_key(2)))
+        made = jax.jit(lambda p: gradient.estimate(analysis, p, flat, None, draws=draws, key=seed_key(2)))
         found = made(start.params)
         return found.globals, found.fisher, found.elbo, found.elbo_error
 
@@ -94,13 +94,15 @@ def mixture():
 def test_only_the_latents_that_are_wanted_are_estimated_and_need_few_values():
     model, y = mixture()
     problem, flat, _ = bind(model, y)
-    target = find_target(problem, flat, None)
+    analysis = analyse(problem, flat, None)
     params = bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).params
     draws, key = bbvi.MonteCarlo(3), seed_key(0)
-    found = ONE_BY_ONE.estimate(target._replace(wanted=frozenset(["which"])), params, flat, None, draws=draws, key=key)
+    found = ONE_BY_ONE.estimate(
+        analysis._replace(wanted=frozenset(["which"])), params, flat, None, draws=draws, key=key
+    )
     assert set(found.globals) == set(found.fisher["globals"]) == {"which"} and not found.rows
     with pytest.raises(ValueError, match=r"those of 'means' ~ Normal cannot be listed; use gradient=bbvi.Score\(\)"):
-        ONE_BY_ONE.estimate(target, params, flat, None, draws=draws, key=key)
+        ONE_BY_ONE.estimate(analysis, params, flat, None, draws=draws, key=key)
     with pytest.raises(ValueError, match="those of 'n' ~ Poisson cannot be listed"):
         bbvi.fit(*FLAT["counts"](), gradient=TOGETHER, stop=bbvi.Budget(steps=1))
 
@@ -176,9 +178,9 @@ def test_beside_continuous_latents_in_ragged_groups_the_mean_is_that_of_the_scor
 def test_locals_beside_held_globals_have_the_gradient_at_draws_of_these(gradient):
     """One global bit and each local's factors: given the draws of w, the gradient of z is a mean over them."""
     model = exact("ragged_groups")
-    target, batch = model.target._replace(fit_globals=False), model.batch(np.arange(3))
+    analysis, batch = model.analysis._replace(fit_globals=False), model.batch(np.arange(3))
     draws, key = bbvi.MonteCarlo(7), seed_key(5)
-    made = jax.jit(lambda p: gradient.estimate(target, p, None, batch, draws=draws, key=key))
+    made = jax.jit(lambda p: gradient.estimate(analysis, p, None, batch, draws=draws, key=key))
     found = made(model.params["globals"])
     w = np.asarray(
         draw_values(
@@ -203,8 +205,8 @@ def test_an_opaque_function_has_the_gradient_of_the_same_in_jax():
     found, draws = [], bbvi.MonteCarlo(3)
     for function in (bbvi.opaque(opaque_models.flat_numpy), opaque_models.flat_jax):
         problem, flat, _ = bind(bbvi.Model(function, **latents), opaque_models.Y)
-        target = find_target(problem, flat, None)._replace(wanted=frozenset(["k"]))
-        made = jax.jit(lambda p, t=target, d=flat: ONE_BY_ONE.estimate(t, p, d, None, draws=draws, key=seed_key(0)))
+        analysis = analyse(problem, flat, None)._replace(wanted=frozenset(["k"]))
+        made = jax.jit(lambda p, t=analysis, d=flat: ONE_BY_ONE.estimate(t, p, d, None, draws=draws, key=seed_key(0)))
         found.append(made(params).globals)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)
 
@@ -227,9 +229,9 @@ def test_unit_vectors_have_the_gradient_of_categories(gradient):
     latents = (bbvi.one_hot(3, 2), bbvi.categorical(3, 2))
     for function, latent in zip((by_vectors, by_codes), latents, strict=True):
         problem, _, _ = bind(bbvi.Model(function, z=latent), None)
-        target = find_target(problem, None, None)
+        analysis = analyse(problem, None, None)
         draws = bbvi.MonteCarlo(2000)
-        made = jax.jit(lambda p, t=target, d=draws: gradient.estimate(t, p, None, None, draws=d, key=seed_key(0)))
+        made = jax.jit(lambda p, t=analysis, d=draws: gradient.estimate(t, p, None, None, draws=d, key=seed_key(0)))
         found.append(np.asarray(made({"z": {"logits": logits}}).globals["z"]["logits"]))
     # the draws are not the same, where they enter at all
     np.testing.assert_allclose(*found, atol=0.03 if gradient is ONE_BY_ONE else 1e-6)
@@ -278,5 +280,5 @@ def grid(size):
 )
 def test_evaluations_are_counted(model, wanted, one_by_one, together):
     problem, flat, groups = bind(*model)
-    target = find_target(problem, flat, groups)._replace(wanted=None if wanted is None else frozenset(wanted))
-    assert (ONE_BY_ONE.evaluations(target), TOGETHER.evaluations(target)) == (one_by_one, together)
+    analysis = analyse(problem, flat, groups)._replace(wanted=None if wanted is None else frozenset(wanted))
+    assert (ONE_BY_ONE.evaluations(analysis), TOGETHER.evaluations(analysis)) == (one_by_one, together)

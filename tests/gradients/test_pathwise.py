@@ -11,7 +11,7 @@ import pytest
 from jax.scipy.special import logsumexp
 
 import bbvi
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.draws.drawer import Drawer
 from bbvi.families import Dirichlet
 from bbvi.gradients.slopes import Slopes
@@ -172,8 +172,8 @@ def test_the_path_that_is_kept_is_that_of_the_draw(name, draws):
     latent = PATHS[name]
     model = bbvi.Model(lambda z, _: jnp.sum(z["x"]), x=latent)
     problem, _, _ = bind(model, None)
-    target = find_target(problem, None, None)
-    draws = draws.arranged(problem, target.blankets, 1)
+    analysis = analyse(problem, None, None)
+    draws = draws.arranged(problem, analysis.blankets, 1)
     params = at_start(model).params["x"]
     family, drawer = latent.family, Drawer(draws, "x", latent, paths=True)
     words, samples = (jnp.array([3, 4], jnp.uint32), jnp.uint32(0), jnp.uint32(0)), jnp.arange(7, dtype=jnp.uint32)
@@ -459,7 +459,7 @@ def test_the_slopes_of_a_smooth_function_are_its_derivatives(name):
 
     problem, data, groups = bind(bbvi.Model(log_joint, z=bbvi.positive(3)), None)
     u = jnp.asarray(np.random.default_rng(0).normal(0, 0.5, (3, 4)), jnp.float32)
-    slopes = Slopes(find_target(problem, data, groups), data, None, problem.globals)
+    slopes = Slopes(analyse(problem, data, groups), data, None, problem.globals)
     prior, _, found = jax.jit(lambda u: slopes(None, {"z": u}, 4))(u)
     values, truth = jax.vmap(jax.value_and_grad(total), in_axes=-1, out_axes=(0, -1))(u)
     np.testing.assert_allclose(prior, values, rtol=1e-4, atol=1e-5)

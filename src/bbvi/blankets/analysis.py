@@ -21,7 +21,7 @@ class Bucket(NamedTuple):
     floats_per_draw: int
 
 
-class Target(NamedTuple):
+class Analysis(NamedTuple):
     """What is fitted, and whether the globals are fitted or held.
 
     `buckets` are those of a ragged cohort, and `axes` the ragged axis of each of its fields.
@@ -61,24 +61,24 @@ def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None)
     return eqx.filter_eval_shape(first, groups)
 
 
-def find_target(
+def analyse(
     problem: Problem,
     data: Any,
     groups: AbstractGroups | None,
     *,
     fit_globals: bool = True,
     fast_lgamma: bool = True,
-) -> Target:
+) -> Analysis:
     """Read off the blankets of a problem, for each bucket of its groups."""
     row = None if groups is None else row_shapes(groups)
     blankets, floats = find_blankets(problem, data, row, fast_lgamma=fast_lgamma)
-    target = Target(problem, blankets, floats, fit_globals)
+    analysis = Analysis(problem, blankets, floats, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
-        return target
+        return analysis
     buckets = []
     for lengths in groups.buckets[:-1]:
         row = row_shapes(groups, lengths)
         short = problem.at(lengths)
         buckets.append(Bucket(short, *find_blankets(short, data, row, fast_lgamma=fast_lgamma)))
-    return target._replace(buckets=(*buckets, target.whole), axes=groups.axes)
+    return analysis._replace(buckets=(*buckets, analysis.whole), axes=groups.axes)

@@ -22,7 +22,7 @@ from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import Factors, is_array
 from bbvi.model.model import Values
-from bbvi.model.opaque.host import PLACE_WORDS
+from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
 
 Patterns = Mapping[str, Mapping[str, AbstractPattern]]
@@ -176,7 +176,7 @@ def find_blankets(problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = 
     With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit.
     """
     dummy = {name: _dummy(problem, name) for name in problem.latents}
-    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_place())
+    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
     beta = {name: dummy[name] for name in problem.globals} | place
     z = {name: dummy[name] for name in problem.locals} | place
     prior = _part(problem, problem.prior_terms, (beta,), data, known=True, fast_lgamma=fast_lgamma)
@@ -226,7 +226,7 @@ def _part(
         offset = 0
         for leaf, name in enumerate(name for part in latents for name in sorted(part)):
             if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
-                offset += PLACE_WORDS
+                offset += CALL_SITE_WORDS
                 continue
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
             first, offset = offset, offset + int(np.prod(factor_shape)) * event

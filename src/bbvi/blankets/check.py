@@ -70,7 +70,7 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
             if moved == name:
                 flat[chosen, ..., column] = changed[chosen]
         values[name] = flat.reshape(columns.shape)
-    place = problem.no_place(len(moves) + 1)
+    place = problem.no_call_site(len(moves) + 1)
     beta = {name: values[name] for name in problem.globals} | place
 
     def prior(b: Any, d: Any) -> tuple[Terms, Terms]:

@@ -8,7 +8,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
 from bbvi.blankets.jaxpr.run import reached, run
-from bbvi.blankets.walk import Piece, Walk
+from bbvi.blankets.walk import Term, Walk
 
 
 def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
@@ -75,7 +75,7 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
     return rewrite
 
 
-def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Piece]) -> list[Any]:
+def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Term]) -> list[Any]:
     params = eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]

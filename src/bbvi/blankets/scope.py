@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, UInt32
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.blankets import Blankets
 from bbvi.model.problem import Problem, Terms
 
@@ -82,10 +82,10 @@ class Scope:
         return {term: count > 0.5 for term, count in counts.items()}
 
 
-def scopes(target: Target) -> list[Scope]:
+def scopes(analysis: Analysis) -> list[Scope]:
     """The globals' scope and those of the buckets of groups."""
-    found = [Scope(target.problem, target.blankets, of_groups=False)]
-    if target.problem.num_groups:
-        buckets = target.buckets or (target.whole,)
+    found = [Scope(analysis.problem, analysis.blankets, of_groups=False)]
+    if analysis.problem.num_groups:
+        buckets = analysis.buckets or (analysis.whole,)
         found += [Scope(bucket.problem, bucket.blankets, of_groups=True) for bucket in buckets]
     return found

@@ -19,7 +19,7 @@ from bbvi.blankets.jaxpr.inline import Rewrite, retrace
 from bbvi.blankets.jaxpr.lines import line_of
 from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.opening import open_cond, open_dot, open_scan
-from bbvi.blankets.walk import Piece, Walk, can_open_dot, is_real
+from bbvi.blankets.walk import Term, Walk, can_open_dot, is_real
 
 _MOST_PASSES = 50
 _CONSTANT = ".constant"
@@ -49,7 +49,7 @@ class Factors:
 
         closed, walk, found = _taken_apart(retrace(closed, {}), num_latents, value)
         atoms: list[Any] = []
-        self._recipes: list[tuple[str, list[Piece], int]] = []
+        self._recipes: list[tuple[str, list[Term], int]] = []
         self._outputs: dict[str, str] = {}
         self._constants: set[str] = set()
         #: where in the user's function each array of factors is computed
@@ -91,7 +91,7 @@ def is_array(leaf: Any) -> bool:
 
 def _taken_apart(
     closed: ClosedJaxpr, num_latents: int, value: Callable[[ClosedJaxpr, Any], Any]
-) -> tuple[ClosedJaxpr, Walk, list[list[Piece]]]:
+) -> tuple[ClosedJaxpr, Walk, list[list[Term]]]:
     """The trace, with the sums of loops and products brought to light, and the pieces of each output."""
     for last in [*[False] * _MOST_PASSES, True]:
         walk = Walk(closed.jaxpr, closed.jaxpr.invars[:num_latents])
@@ -117,7 +117,7 @@ def _taken_apart(
     return closed, walk, found
 
 
-def _named(output: str, pieces: list[Piece], is_read: Callable[[Any], bool]) -> dict[str, list[Piece]]:
+def _named(output: str, pieces: list[Term], is_read: Callable[[Any], bool]) -> dict[str, list[Term]]:
     """Each array of factors by its name; what reads no latent at all goes into one constant."""
     read = [piece for piece in pieces if any(is_read(atom) for atom in piece.atoms)]
     constant = [piece for piece in pieces if not any(is_read(atom) for atom in piece.atoms)]

@@ -27,7 +27,7 @@ class By(NamedTuple):
     axes: tuple[int, ...]
 
 
-class Piece(NamedTuple):
+class Term(NamedTuple):
     """An array of factors: `number` times `atom`, under each of `by`, the last first."""
 
     atom: Any
@@ -66,31 +66,31 @@ class Walk:
     def is_read(self, atom: Any) -> bool:
         return not isinstance(atom, Literal) and atom in self.leaves
 
-    def pieces(self, output: Any) -> list[Piece]:
+    def pieces(self, output: Any) -> list[Term]:
         open_: dict[tuple[Any, tuple[By, ...]], float] = {}
-        found: list[Piece] = []
+        found: list[Term] = []
 
-        def add(piece: Piece) -> None:
+        def add(piece: Term) -> None:
             if self.is_read(piece.atom):
                 key = piece.atom, piece.by
                 open_[key] = open_.get(key, 0.0) + piece.number
             else:
                 found.append(piece)
 
-        add(Piece(output, 1.0, ()))
+        add(Term(output, 1.0, ()))
         for eqn in reversed(self.jaxpr.eqns):
             for key in [key for key in open_ if key[0] in eqn.outvars]:
-                piece = Piece(key[0], open_.pop(key), key[1])
+                piece = Term(key[0], open_.pop(key), key[1])
                 parts = self.open(eqn, piece)
                 if parts is None:
                     found.append(piece)
                 for part in parts or []:
                     add(part)
-        found += [Piece(atom, number, by) for (atom, by), number in open_.items()]
+        found += [Term(atom, number, by) for (atom, by), number in open_.items()]
         order = {v: k for k, eqn in enumerate(self.jaxpr.eqns) for v in eqn.outvars}
         return sorted(found, key=lambda piece: -1 if isinstance(piece.atom, Literal) else order.get(piece.atom, -1))
 
-    def open(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+    def open(self, eqn: Any, piece: Term) -> list[Term] | None:
         """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if out.dtype not in (jnp.float32, jnp.float64, jnp.int32, jnp.int64):
@@ -117,7 +117,7 @@ class Walk:
             return self._masked(eqn, piece)
         return None
 
-    def _added(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+    def _added(self, eqn: Any, piece: Term) -> list[Term] | None:
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
             return None
@@ -152,7 +152,7 @@ class Walk:
             eqn = self.makers.get(eqn.invars[0])
         return eqn is not None and _is_library(eqn)
 
-    def _scaled(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+    def _scaled(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
         name, (left, right) = eqn.primitive.name, eqn.invars
         if self.is_read(left) and self.is_read(right):
@@ -172,7 +172,7 @@ class Walk:
             return [piece._replace(atom=left, number=piece.number * (number if name == "mul" else 1 / number))]
         return [piece._replace(atom=left, by=(*piece.by, By(name, right, _axes(right.aval))))]
 
-    def _masked(self, eqn: Any, piece: Piece) -> list[Piece] | None:
+    def _masked(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into what a mask keeps, where it puts zero for the rest."""
         if len(eqn.invars) != 3:
             return None
@@ -217,7 +217,7 @@ def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
     return left.dtype == right.dtype == eqn.outvars[0].aval.dtype and expanded <= max([out, *sizes])
 
 
-def _through(piece: Piece, before: Any, axes: dict[int, int] | None) -> list[Piece] | None:
+def _through(piece: Term, before: Any, axes: dict[int, int] | None) -> list[Term] | None:
     """The piece one move of data earlier; `axes` tells where each axis of what came out was before."""
     by = []
     for b in piece.by:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws, MonteCarlo
 from bbvi.families.abstract import Lambda
@@ -68,12 +68,12 @@ def gradient_moments(
     if isinstance(groups, Stream):
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
-    target = find_target(problem, flat, groups)
+    analysis = analyse(problem, flat, groups)
     params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
     if isinstance(gradient, AbstractChoice):
-        pilot = Pilot(target, params, flat, groups, batch_size=size, key=seed_key(seed))
+        pilot = Pilot(analysis, params, flat, groups, batch_size=size, key=seed_key(seed))
         gradient = gradient.settled(pilot, gradient.first(pilot))
-    loop = compiled(target, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+    loop = compiled(analysis, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
     mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
     jax.block_until_ready(spread)
     problem.raise_failure()
@@ -95,10 +95,10 @@ def _mean_and_spread(
     def one(repeat: Array) -> Lambda:
         batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
         estimate = loop.gradient.estimate(
-            loop.target, params["globals"], flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
+            loop.analysis, params["globals"], flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
         )
         numbers = None if batch is None else batch.groups
-        return full_gradient(estimate, params["locals"], numbers, loop.target.problem.num_groups)
+        return full_gradient(estimate, params["locals"], numbers, loop.analysis.problem.num_groups)
 
     def body(carry, repeat):
         # Welford's recursion: no large sums are subtracted

@@ -89,7 +89,7 @@ def predictive_log_likelihood(
     z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
     samples = jnp.arange(jax.tree.leaves((beta, z))[0].shape[-1], dtype=jnp.uint32)
     key = fold(seed_key(seed), "predict")
-    z |= jax.vmap(lambda g: problem.place(fold(key, g), samples, g))(jnp.arange(problem.num_groups))
+    z |= jax.vmap(lambda g: problem.call_site(fold(key, g), samples, g))(jnp.arange(problem.num_groups))
     score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)))
     blocks = _blocks(problem, jax.tree.leaves((beta, z))[0].shape[-1])
     parts = []

@@ -46,13 +46,13 @@ class AbstractDraws(eqx.Module):
         """What a fit keeps from step to step, to decide how many draws the next one makes; None if that is fixed."""
         return None
 
-    def room(self, room_of: Callable[["AbstractDraws"], Any]) -> Any:
+    def buffers(self, buffers_of: Callable[["AbstractDraws"], Any]) -> Any:
         """Memory for the estimates of a step, given what those by some draws take."""
-        return room_of(self)
+        return buffers_of(self)
 
-    def estimate(self, by: EstimateBy, state: Any, step: Array, *, key: Key, room: Any) -> tuple[Any, Any, Array]:
+    def estimate(self, by: EstimateBy, state: Any, step: Array, *, key: Key, buffers: Any) -> tuple[Any, Any, Array]:
         """The state after a step, the step's estimate, and how many draws it took."""
-        return state, by(self, key, room), jnp.int32(self.num)
+        return state, by(self, key, buffers), jnp.int32(self.num)
 
     @abstractmethod
     def sample(self, name: str, family: AbstractFamily, params: Params, address: Address) -> Array:
@@ -86,7 +86,7 @@ def check_numbers(what: str, n: Any, chunk: Any) -> None:
             raise ValueError(f"{what}: {name} must be an integer of 1 or more, got {value!r}")
 
 
-class Layout(NamedTuple):
+class Cut(NamedTuple):
     """How the samples of a step are cut: into folds by their numbers, and into chunks that are evaluated at a time.
 
     A chunk holds all folds, or lies within one; so chunks do not change what is in a fold.
@@ -115,7 +115,7 @@ class Layout(NamedTuple):
         return samples, None if full else (inside < self.fold_size) & (samples < self.num)
 
 
-def layout(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Layout:
+def cut_samples(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Cut:
     """Cut the samples so that a chunk's arrays stay small."""
     most = draws.chunk or max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw))
     if not draws.chunk and draws.num * floats_per_draw > _FEW_FLOATS:
@@ -123,9 +123,9 @@ def layout(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Layout
     fold_size = -(-draws.num // draws.num_folds(folds))
     folds = -(-draws.num // fold_size)
     if fold_size * folds <= most:
-        return Layout(draws.num, folds, fold_size, fold_size * folds, 1)
+        return Cut(draws.num, folds, fold_size, fold_size * folds, 1)
     per_fold = -(-fold_size // most)
-    return Layout(draws.num, folds, fold_size, -(-fold_size // per_fold), folds * per_fold)
+    return Cut(draws.num, folds, fold_size, -(-fold_size // per_fold), folds * per_fold)
 
 
 def draw_latent(
@@ -194,4 +194,4 @@ def draw_values(
         if own is not None and latent.ragged_axes:
             density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
         log_q_total = log_q_total + total({name: density})
-    return values | problem.place(key, samples, group), log_q_total
+    return values | problem.call_site(key, samples, group), log_q_total

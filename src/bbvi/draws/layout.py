@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer
 from bbvi.draws.draws import latent_values
@@ -20,7 +20,7 @@ from bbvi.numerics.address import Key, fold_names
 from bbvi.numerics.xla import materialise, run_time_true, stored, sum_over_samples
 
 
-class Scene(NamedTuple):
+class Layout(NamedTuple):
     """What all chunks of samples of a step share: the factors of q as rows, how many go at a time, how they are packed."""
 
     latents: dict[str, Drawer]
@@ -29,18 +29,18 @@ class Scene(NamedTuple):
     packings: dict[str, Packing]
 
 
-class Scratch(NamedTuple):
+class Buffers(NamedTuple):
     """Room for the draws of a chunk and their log p_i, where these are too many to be held at once."""
 
     draws: dict[str, Array]
     log_p: dict[str, Array]
 
 
-def set_up(
-    target: Target, latents: dict[str, Drawer], params: Lambda, batch: Batch | None, key: Key, num_samples: int
-) -> Scene:
+def lay_out(
+    analysis: Analysis, latents: dict[str, Drawer], params: Lambda, batch: Batch | None, key: Key, num_samples: int
+) -> Layout:
     """Lay out the factors of q of a step, for chunks of this many samples."""
-    problem = target.problem
+    problem = analysis.problem
     keys = dict(zip(problem.globals, stored(run_time_true(key), fold_names(key, list(problem.globals))), strict=True))
     rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
     packings: dict[str, Packing] = {}
@@ -59,48 +59,48 @@ def set_up(
         packed = name in problem.locals and bool(packings) and is_packed(latent)
         inner = int(np.prod(problem.shape(name)[1:])) if packed else None
         tiles[name] = tile_size(len(of_latent.elements), num_samples, inner)
-    return Scene(latents, rows, tiles, packings)
+    return Layout(latents, rows, tiles, packings)
 
 
-def packing_of(scene: Scene, latent: Latent) -> Packing | None:
+def packing_of(layout: Layout, latent: Latent) -> Packing | None:
     """How a latent's groups are packed, if they are."""
-    return scene.packings.get(str(latent.shape[0])) if is_packed(latent) else None
+    return layout.packings.get(str(latent.shape[0])) if is_packed(latent) else None
 
 
-def new_scratch(target: Target, scene: Scene, num_samples: int) -> Scratch:
+def new_buffers(analysis: Analysis, layout: Layout, num_samples: int) -> Buffers:
     """Room for chunks of this many samples."""
     draws, log_p = {}, {}
-    for name, rows in scene.rows.items():
-        latent, num = target.problem.latents[name], len(rows.elements)
-        if scene.tiles[name] < num:
-            shape = scene.latents[name].coordinates_shape
+    for name, rows in layout.rows.items():
+        latent, num = analysis.problem.latents[name], len(rows.elements)
+        if layout.tiles[name] < num:
+            shape = layout.latents[name].coordinates_shape
             draws[name] = jnp.zeros((num, *shape.shape, num_samples), shape.dtype)
-        packing = packing_of(scene, latent)
+        packing = packing_of(layout, latent)
         if packing is not None:
             # a group's padding is written beyond the last place, or over places of groups that come later
-            log_p[name] = jnp.zeros((len(packing.slots), *target.problem.shape(name)[1:], num_samples))
-    return Scratch(draws, log_p)
+            log_p[name] = jnp.zeros((len(packing.slots), *analysis.problem.shape(name)[1:], num_samples))
+    return Buffers(draws, log_p)
 
 
-def drawn(scene: Scene, name: str, on: Array, samples: Array, into: Array | None) -> Any:
+def drawn(layout: Layout, name: str, on: Array, samples: Array, into: Array | None) -> Any:
     """Draws of a latent, `(rows, *event, samples)`, with their paths where its drawer keeps them."""
-    rows = scene.rows[name]
+    rows = layout.rows[name]
 
     def tile(rows: Rows) -> tuple[tuple[()], Any]:
         where = (rows.keys, rows.groups, rows.elements)
-        return (), scene.latents[name].coordinates(on, rows.prepared, *where, samples)
+        return (), layout.latents[name].coordinates(on, rows.prepared, *where, samples)
 
-    return over_rows(tile, rows, scene.tiles[name], into=into)[1]
+    return over_rows(tile, rows, layout.tiles[name], into=into)[1]
 
 
-def total_log_q(scene: Scene, name: str, u: Array, on: Array) -> Float[Array, " samples"]:
+def total_log_q(layout: Layout, name: str, u: Array, on: Array) -> Float[Array, " samples"]:
     """The sum of log q_i over the factors of a latent."""
-    rows = scene.rows[name]
+    rows = layout.rows[name]
 
     def tile(rows: Rows, u: Array) -> tuple[Array, tuple[()]]:
-        return zero_padding(rows.real, scene.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()
+        return zero_padding(rows.real, layout.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()
 
-    return over_rows(tile, rows, scene.tiles[name], u)[0]
+    return over_rows(tile, rows, layout.tiles[name], u)[0]
 
 
 def model_values(

@@ -45,7 +45,7 @@ class Packing(NamedTuple):
 
 
 def pack(lengths: Int[Array, " batch"], longest: int) -> Packing:
-    """Groups of these lengths one after the other, with room for the padding of the last one."""
+    """Groups of these lengths one after the other, with space for the padding of the last one."""
     ends = jnp.cumsum(lengths)
     places = jnp.arange(-(-(len(lengths) + 1) * longest // _PLACES) * _PLACES)
     slots = jnp.minimum(jnp.searchsorted(ends, places, side="right"), len(lengths) - 1)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import optax
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.loop import Loop
 from bbvi.fitting.stop import AbstractStop, Budget
@@ -24,7 +24,7 @@ _kept: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
 def compiled(
-    target: Target,
+    analysis: Analysis,
     data: Any,
     gradient: AbstractGradient,
     draws: AbstractDraws,
@@ -37,13 +37,13 @@ def compiled(
     """The compiled loop of a fit: that of an earlier fit if it is the same."""
 
     def make() -> Loop:
-        return Loop(target, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
+        return Loop(analysis, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
 
-    if target.problem.opaque:
+    if analysis.problem.opaque:
         return make()  # bound to this fit's workers and failures
     # budgets are kept outside the loop
     rules = tuple(Budget if isinstance(rule, Budget) else rule for rule in stops)
-    key = (_signature(target, data), gradient, draws, optimizer, rules, batch_size, capacity)
+    key = (_signature(analysis, data), gradient, draws, optimizer, rules, batch_size, capacity)
     try:
         found = _kept.pop(key, None)
     except TypeError:  # a plug-in that holds arrays cannot be compared
@@ -54,8 +54,8 @@ def compiled(
     return _kept[key]
 
 
-def _signature(target: Target, data: Any) -> str:
-    """All that a step of this target depends on, but for its arguments."""
+def _signature(analysis: Analysis, data: Any) -> str:
+    """All that a step of this analysis depends on, but for its arguments."""
     digest = hashlib.sha256()
 
     def add(*things: Any) -> None:
@@ -66,13 +66,13 @@ def _signature(target: Target, data: Any) -> str:
             digest.update(np.ascontiguousarray(thing).tobytes() if is_array else repr(thing).encode())
             digest.update(b"|")
 
-    problem = target.problem
-    add(problem.num_groups, target.fit_globals, dict(target.axes))
+    problem = analysis.problem
+    add(problem.num_groups, analysis.fit_globals, dict(analysis.axes))
     for name, latent in problem.latents.items():
         add(name, name in problem.globals, latent.shape, latent.event, latent.family)
     # the values of a flat model's data decide what is read
     add(*jax.tree.leaves(data))
-    for bucket in target.buckets or (target.whole,):
+    for bucket in analysis.buckets or (analysis.whole,):
         add(bucket.problem.lengths, bucket.floats_per_draw)
         for part in bucket.blankets.parts:
             add(*part.traced())

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import find_target
+from bbvi.blankets.analysis import analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws, MonteCarlo
@@ -143,7 +143,7 @@ def iterate(
             "gradient": gradient, "draws": draws, "stop": rules, "batch_size": run.loop.batch_size,
             "seed": [int(word) for word in run.key], "hold": hold is not None,
         }  # fmt: skip
-        families = {name: latent.family for name, latent in run.loop.target.problem.latents.items()}
+        families = {name: latent.family for name, latent in run.loop.analysis.problem.latents.items()}
         settings = fingerprint(
             chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
         )
@@ -185,22 +185,22 @@ def _prepare(
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, hold, "hold", ("globals",))
-    target = find_target(problem, flat, groups, fit_globals=hold is None, fast_lgamma=fast_lgamma)
-    check_blankets(problem, target.blankets, flat, groups)
+    analysis = analyse(problem, flat, groups, fit_globals=hold is None, fast_lgamma=fast_lgamma)
+    check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     if isinstance(gradient, AbstractChoice):
-        first = gradient.first(Pilot(target, params, flat, groups, batch_size=size, key=key))
+        first = gradient.first(Pilot(analysis, params, flat, groups, batch_size=size, key=key))
     else:
         first = gradient
     first.check(draws)
-    steps = optimizer or _optimizer(first.by_latent(target), problem)
+    steps = optimizer or _optimizer(first.by_latent(analysis), problem)
     check_optimizer(steps, {name: latent.family for name, latent in problem.locals.items()})
 
     def loop_for(estimator: AbstractGradient) -> Loop:
-        return compiled(target, flat, estimator, draws, steps, stops, batch_size=size, capacity=capacity)
+        return compiled(analysis, flat, estimator, draws, steps, stops, batch_size=size, capacity=capacity)
 
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     choosing = Choosing(gradient, loop_for) if isinstance(gradient, AbstractChoice) else None

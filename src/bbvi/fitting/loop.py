@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch, by_bucket, draw_groups
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families.abstract import Lambda
@@ -58,7 +58,7 @@ class Loop:
 
     def __init__(
         self,
-        target: Target,
+        analysis: Analysis,
         gradient: AbstractGradient,
         draws: AbstractDraws,
         optimizer: optax.GradientTransformation,
@@ -67,12 +67,12 @@ class Loop:
         batch_size: int,
         capacity: int,
     ):
-        self.target, self.gradient, self.optimizer = target, gradient, optimizer
-        self.draws = draws.arranged(target.problem, target.blankets, gradient.num_folds(draws))
+        self.analysis, self.gradient, self.optimizer = analysis, gradient, optimizer
+        self.draws = draws.arranged(analysis.problem, analysis.blankets, gradient.num_folds(draws))
         self.stops, self.batch_size, self.capacity = tuple(stops), batch_size, capacity
         self._families: dict[str, Families] = {
-            "globals": {name: latent.family for name, latent in target.problem.globals.items()},
-            "locals": {name: latent.family for name, latent in target.problem.locals.items()},
+            "globals": {name: latent.family for name, latent in analysis.problem.globals.items()},
+            "locals": {name: latent.family for name, latent in analysis.problem.locals.items()},
         }
 
         def run(kept: tuple[Key, Any, Any, Array], state: State) -> tuple[State, Record, Array]:
@@ -94,7 +94,7 @@ class Loop:
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """The batch of a step."""
-        return draw_groups(key, step, self.target.problem.num_groups, self.batch_size)
+        return draw_groups(key, step, self.analysis.problem.num_groups, self.batch_size)
 
     def run(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int):
         """Make up to `steps` steps, fewer when a rule fires; the state, the record, and how many were made.
@@ -130,7 +130,7 @@ class Loop:
         return fold(key, "draws", step)
 
     def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
-        return {"globals": params["globals"] if self.target.fit_globals else {}, "locals": params["locals"]}
+        return {"globals": params["globals"] if self.analysis.fit_globals else {}, "locals": params["locals"]}
 
     def _run(self, state: State, key: Key, data: Any, source: Any, end: Array):
         zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
@@ -138,23 +138,25 @@ class Loop:
         begin = state.step
         # memory for the draws of a step, handed on from step to step
         batch = jax.eval_shape(lambda: self.batch(state.params, key, begin, source, jnp.int32(0)))
-        room = jax.eval_shape(
-            lambda b: self.draws.room(lambda draws: self.gradient.room(self.target, state.params["globals"], b, draws)),
+        buffers = jax.eval_shape(
+            lambda b: self.draws.buffers(
+                lambda draws: self.gradient.buffers(self.analysis, state.params["globals"], b, draws)
+            ),
             batch,
         )
-        room = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), room)
+        buffers = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), buffers)
 
         def go_on(carry):
             state, *_ = carry
             return (state.step < end) & (state.fired < 0) & (state.broken < 0)
 
         def body(carry):
-            state, record, room = carry
+            state, record, buffers = carry
             i = state.step - begin
-            state, info, room = self._step(state, key, data, source, i, room)
-            return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info), room
+            state, info, buffers = self._step(state, key, data, source, i, buffers)
+            return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info), buffers
 
-        state, record, _ = jax.lax.while_loop(go_on, body, (state, record, room))
+        state, record, _ = jax.lax.while_loop(go_on, body, (state, record, buffers))
         return state, record, state.step - begin
 
     def batch(self, params: dict[str, Lambda], key: Key, step: Array, source: Any, i: Array) -> Batch | None:
@@ -162,29 +164,31 @@ class Loop:
         if source is None:
             return None
         groups, counts = self.groups(key, step), None
-        if isinstance(source, Cohort) and self.target.buckets:
-            groups, counts = by_bucket(groups, source.bucket, len(self.target.buckets))
+        if isinstance(source, Cohort) and self.analysis.buckets:
+            groups, counts = by_bucket(groups, source.bucket, len(self.analysis.buckets))
         if isinstance(source, Prefetched):
             rows, lengths = jax.tree.map(lambda leaf: leaf[i], source.rows), {}
         else:
             rows, lengths = source.take(groups), source.lengths(groups)
         return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]), counts)
 
-    def _step(self, state: State, key: Key, data: Any, source: Any, i: Array, room: Any) -> tuple[State, Record, Any]:
+    def _step(
+        self, state: State, key: Key, data: Any, source: Any, i: Array, buffers: Any
+    ) -> tuple[State, Record, Any]:
         batch = self.batch(state.params, key, state.step, source, i)
 
-        def by(draws: AbstractDraws, key: Key, room: Any) -> Estimate:
+        def by(draws: AbstractDraws, key: Key, buffers: Any) -> Estimate:
             return self.gradient.estimate(
-                self.target, state.params["globals"], data, batch, draws=draws, key=key, room=room
+                self.analysis, state.params["globals"], data, batch, draws=draws, key=key, buffers=buffers
             )
 
         at = stored(run_time_true(key), self.draws_key(key, state.step))
-        draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, room=room)
+        draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
         before, after, optimizer = self._ascend(state, estimate, batch)
         broken = self._broken(estimate, after)
         good = broken < 0
         after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, before)
-        num_groups = self.target.problem.num_groups
+        num_groups = self.analysis.problem.num_groups
         info = Info(estimate, None if batch is None else batch.groups, num_groups)
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
@@ -192,24 +196,24 @@ class Loop:
             stops.append(stop_state)
             fired = jnp.where(good & fires & (fired < 0), number, fired)
         params = dict(state.params)
-        params["globals"] = after["globals"] if self.target.fit_globals else state.params["globals"]
-        if batch is not None and self.target.problem.locals:
+        params["globals"] = after["globals"] if self.analysis.fit_globals else state.params["globals"]
+        if batch is not None and self.analysis.problem.locals:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
         changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
         change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
         new = State(params, optimizer, tuple(stops), draws, state.step + good, fired, broken)
-        if self.target.problem.opaque:
+        if self.analysis.problem.opaque:
             # a call that failed can be made again: all of the state stays that of the last good step
             kept = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)
             new = kept._replace(broken=broken)
-        return new, record, estimate.room
+        return new, record, estimate.buffers
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
         before: dict[str, Lambda] = {"globals": {}, "rows": {}}
         after: dict[str, Lambda] = {"globals": {}, "rows": {}}
         optimizer = dict(state.optimizer)
-        if self.target.fit_globals and state.params["globals"]:
+        if self.analysis.fit_globals and state.params["globals"]:
             before["globals"] = state.params["globals"]
             after["globals"], optimizer["globals"] = ascend(
                 self.optimizer,
@@ -218,7 +222,7 @@ class Loop:
                 before["globals"],
                 self._families["globals"],
             )
-        if batch is not None and self.target.problem.locals:
+        if batch is not None and self.analysis.problem.locals:
             before["rows"] = batch.params
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
             after["rows"], rows = ascend_rows(
@@ -232,8 +236,8 @@ class Loop:
 
         One beyond the last where only the ELBO is not: a factor that reads no latent can do that.
         """
-        broken = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(self.target.problem.latents))
-        for number, name in reversed(list(enumerate(self.target.problem.latents))):
+        broken = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(self.analysis.problem.latents))
+        for number, name in reversed(list(enumerate(self.analysis.problem.latents))):
             seen = [part[name] for part in (estimate.globals, estimate.rows, *after.values()) if name in part]
             finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(seen)] or [jnp.bool_(True)])
             broken = jnp.where(jnp.all(finite), broken, number)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Target, row_shapes
+from bbvi.blankets.analysis import Analysis, row_shapes
 from bbvi.draws.draws import MonteCarlo
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
@@ -29,7 +29,7 @@ class Pilot:
 
     def __init__(
         self,
-        target: Target,
+        analysis: Analysis,
         params: dict[str, Lambda],
         data: Any,
         groups: AbstractGroups | None,
@@ -38,18 +38,18 @@ class Pilot:
         key: Key,
         seen: Mapping[str, float] | None = None,
     ):
-        self.target, self._params, self._data, self._groups = target, params, data, groups
+        self.analysis, self._params, self._data, self._groups = analysis, params, data, groups
         self._batch_size, self._key, self._seen = batch_size, fold(key, "pilot"), seen
 
     @functools.cached_property
     def smooth(self) -> frozenset[str]:
         """The latents that have a pathwise gradient."""
-        return smooth_latents(self.target, self._data, None if self._groups is None else row_shapes(self._groups))
+        return smooth_latents(self.analysis, self._data, None if self._groups is None else row_shapes(self._groups))
 
     @property
     def fitted(self) -> list[str]:
         """The latents to choose for."""
-        return self.target.fitted(self._groups is not None)
+        return self.analysis.fitted(self._groups is not None)
 
     def noise_so_far(self, names: Collection[str]) -> dict[str, float]:
         """The variance of these latents' gradients in the steps made, as `noise` has it; without limit if not known."""
@@ -57,8 +57,8 @@ class Pilot:
 
     def noise(self, gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
         """The variance of these latents' gradients from one draw, in units of the Fisher information."""
-        target = self.target._replace(wanted=frozenset(names))
-        loop = Loop(target, gradient, MonteCarlo(_DRAWS), adagrad(), (), batch_size=self._batch_size, capacity=1)
+        analysis = self.analysis._replace(wanted=frozenset(names))
+        loop = Loop(analysis, gradient, MonteCarlo(_DRAWS), adagrad(), (), batch_size=self._batch_size, capacity=1)
         source: Any = self._groups
         if isinstance(source, Stream):
             source = loop.prefetch(source, self._key, 0, 1)
@@ -71,7 +71,7 @@ def _variances(loop: Loop, params: dict[str, Lambda], key: Key, data: Any, sourc
 
     def one(repeat: Array) -> tuple[Lambda, Lambda]:
         estimate = loop.gradient.estimate(
-            loop.target, params["globals"], data, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
+            loop.analysis, params["globals"], data, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
         )
         return {**estimate.globals, **estimate.rows}, {**estimate.fisher["globals"], **estimate.fisher["rows"]}
 

@@ -58,7 +58,7 @@ class Choosing(NamedTuple):
         # where the number of draws changes, the noise of one draw cannot be told from that of the steps
         seen = {name: loop.draws.num * value for name, value in noise.items() if state.draws is None}
         pilot = Pilot(
-            loop.target, state.params, run.data, run.groups,
+            loop.analysis, state.params, run.data, run.groups,
             batch_size=loop.batch_size, key=run.key, seen=seen,
         )  # fmt: skip
         settled = self.choice.settled(pilot, loop.gradient)
@@ -97,7 +97,7 @@ def drain(
                     stopped = "interrupted"
                     break
             before = time.monotonic()
-            state, arrays = _chunk(run, state, min(steps, _room(run, state, limit)))
+            state, arrays = _chunk(run, state, min(steps, _most_steps(run, state, limit)))
             took, count = time.monotonic() - before, len(arrays["elbo"])
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
@@ -108,7 +108,7 @@ def drain(
                     _explain_start(run)
                 if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
                     save_checkpoint(
-                        checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run)
+                        checkpoint, run.loop.analysis.problem.model, settings, state, history, _estimators(run)
                     )
                     saved = time.monotonic()
             except KeyboardInterrupt:
@@ -123,7 +123,7 @@ def drain(
             except KeyboardInterrupt:
                 stopped = "interrupted"
     if checkpoint is not None and int(state.broken) < 0:
-        save_checkpoint(checkpoint, run.loop.target.problem.model, settings, state, history, _estimators(run))
+        save_checkpoint(checkpoint, run.loop.analysis.problem.model, settings, state, history, _estimators(run))
     fired = int(state.fired)
     converged = fired >= 0 and stops[fired].means_converged
     params = state.params
@@ -134,7 +134,7 @@ def drain(
 
 
 def _estimators(run: Run) -> dict[str, str]:
-    return run.loop.gradient.named(run.loop.target)
+    return run.loop.gradient.named(run.loop.analysis)
 
 
 def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
@@ -144,18 +144,18 @@ def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndar
     return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
 
 
-def _room(run: Run, state: State, limit: int | None) -> int:
+def _most_steps(run: Run, state: State, limit: int | None) -> int:
     """How many steps may follow before something has to be looked at."""
-    room = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+    most = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
     if run.choosing is not None:
-        room = min(room, run.choosing.choice.pilot_steps - int(state.step))
-    return room if run.recheck is None else min(room, RECHECK_STEPS - int(state.step) % RECHECK_STEPS)
+        most = min(most, run.choosing.choice.pilot_steps - int(state.step))
+    return most if run.recheck is None else min(most, RECHECK_STEPS - int(state.step) % RECHECK_STEPS)
 
 
 def _after_opaque(run: Run, state: State, history: History, checkpoint: Any, settings: dict[str, Any]) -> None:
     """Raise if an opaque function failed, with the last good step in the checkpoint; re-check what its terms read."""
     assert run.recheck is not None
-    problem = run.loop.target.problem
+    problem = run.loop.analysis.problem
     with _keeping_posterior(run, state, history, checkpoint):
         try:
             problem.raise_failure()
@@ -190,7 +190,7 @@ def _explain_start(run: Run) -> None:
         source = run.loop.prefetch(run.groups, run.key, 0, 1)
     batch = run.loop.batch(run.params, run.key, step, source, step)
     raise_if_not_finite(
-        run.loop.target.problem, run.params["globals"], run.data, batch,
+        run.loop.analysis.problem, run.params["globals"], run.data, batch,
         draws=run.loop.draws, key=run.loop.draws_key(run.key, step),
     )  # fmt: skip
 
@@ -204,7 +204,7 @@ def _why(
 ) -> str:
     """Why the fit has to stop now; empty if it goes on."""
     if int(state.broken) >= 0:
-        names = [f"gradient of {name!r}" for name in run.loop.target.problem.latents]
+        names = [f"gradient of {name!r}" for name in run.loop.analysis.problem.latents]
         what = [*names, "ELBO"][int(state.broken)]
         return (
             f"non-finite {what} at step {int(state.step) + 1}; lambda is that of the last good step. "
@@ -227,7 +227,7 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
         return state.params
     fitted = {"globals": state.params["globals"], "locals": state.params["locals"]}
     average = rule.average(rule_state, fitted)
-    if not run.loop.target.fit_globals:
+    if not run.loop.analysis.fit_globals:
         average["globals"] = state.params["globals"]
     loop = run.loop
     steps = max(_STEPS_TO_COMPARE, math.ceil(_DRAWS_TO_COMPARE / loop.draws.num))
@@ -245,6 +245,6 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
 
 def _posterior(run: Run, params: Any, history: History, converged: bool, stopped: str) -> Posterior:
     return Posterior(
-        run.loop.target.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
+        run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
         history=history, converged=converged, stopped=stopped, estimators=_estimators(run),
     )  # fmt: skip

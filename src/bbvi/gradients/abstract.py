@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families.abstract import Lambda
@@ -16,7 +16,7 @@ from bbvi.numerics.address import Key
 class Estimate(NamedTuple):
     """A noisy gradient, of the globals and of the batch's rows (without N/B), and what was seen on the way.
 
-    `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`; `room` is memory for the next one.
+    `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`; `buffers` is memory for the next one.
     """
 
     globals: Lambda
@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
     elbo: Float[Array, ""]
     elbo_error: Float[Array, ""]
     floored: Int[Array, ""]
-    room: Any = None
+    buffers: Any = None
 
 
 class AbstractGradient(eqx.Module):
@@ -35,15 +35,15 @@ class AbstractGradient(eqx.Module):
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
-    def by_latent(self, target: Target) -> dict[str, "AbstractGradient"]:
+    def by_latent(self, analysis: Analysis) -> dict[str, "AbstractGradient"]:
         """The estimator of each latent."""
-        return {name: self for name in target.fitted(with_groups=True)}
+        return {name: self for name in analysis.fitted(with_groups=True)}
 
-    def named(self, target: Target) -> dict[str, str]:
+    def named(self, analysis: Analysis) -> dict[str, str]:
         """The same in words."""
-        return {name: repr(gradient) for name, gradient in self.by_latent(target).items()}
+        return {name: repr(gradient) for name, gradient in self.by_latent(analysis).items()}
 
-    def evaluations(self, target: Target) -> int:
+    def evaluations(self, analysis: Analysis) -> int:
         """How many evaluations of log p a draw costs, counted."""
         return 1
 
@@ -51,23 +51,23 @@ class AbstractGradient(eqx.Module):
         """Into how many folds the samples are cut."""
         return 1
 
-    def room(self, target: Target, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
+    def buffers(self, analysis: Analysis, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
         """Memory that estimates hand on, from one to the next."""
         return None
 
     @abstractmethod
     def estimate(
         self,
-        target: Target,
+        analysis: Analysis,
         params: Lambda,
         data: Any,
         batch: Batch | None,
         *,
         draws: AbstractDraws,
         key: Key,
-        room: Any = None,
+        buffers: Any = None,
     ) -> Estimate:
         """Estimate at the globals' lambda `params` and the batch's rows, with random numbers from `key`.
 
-        `room` is memory that an earlier estimate of the same shapes has left.
+        `buffers` is memory that an earlier estimate of the same shapes has left.
         """

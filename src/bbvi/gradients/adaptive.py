@@ -73,35 +73,35 @@ class AdaptiveDraws(AbstractDraws):
     def init(self):
         return Measured(jnp.int32(0), jnp.zeros(()), jnp.zeros(()))
 
-    def room(self, room_of):
-        return tuple(room_of(draws) for draws in self.levels)
+    def buffers(self, buffers_of):
+        return tuple(buffers_of(draws) for draws in self.levels)
 
-    def estimate(self, by, state, step, *, key, room):
+    def estimate(self, by, state, step, *, key, buffers):
         measuring = (step + 1) % _EVERY == 0
         num_parts = jnp.where(measuring, 2, 1)
 
         def branch(level: int, draws: MonteCarlo):
-            def both(rooms: tuple[Any, ...]) -> tuple[Estimate, Estimate, tuple[Any, ...]]:
+            def both(all_buffers: tuple[Any, ...]) -> tuple[Estimate, Estimate, tuple[Any, ...]]:
                 def part(number: Array, carry: tuple[Estimate, Estimate, Any]) -> tuple[Estimate, Estimate, Any]:
                     one, _, own = carry
                     new = by(draws, jnp.where(number == 0, key, fold(key, "again")), own)
-                    own, new = new.room, new._replace(room=None)
+                    own, new = new.buffers, new._replace(buffers=None)
                     return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), new, one), new, own
 
-                shapes = jax.eval_shape(lambda: by(draws, key, rooms[level])._replace(room=None))
+                shapes = jax.eval_shape(lambda: by(draws, key, all_buffers[level])._replace(buffers=None))
                 zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-                one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, rooms[level]))
-                return one, other, (*rooms[:level], own, *rooms[level + 1 :])
+                one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, all_buffers[level]))
+                return one, other, (*all_buffers[:level], own, *all_buffers[level + 1 :])
 
             return both
 
         branches = [branch(level, draws) for level, draws in enumerate(self.levels)]
-        one, other, room = jax.lax.switch(state.level, branches, room)
+        one, other, buffers = jax.lax.switch(state.level, branches, buffers)
         nums = jnp.array([draws.num for draws in self.levels])
         num = nums[state.level]
         new = next_level(state, nums, *measured(one, other, num))
         new = jax.tree.map(lambda a, b: jnp.where(measuring, a, b), new, state)
-        return new, _mean(one, other, measuring)._replace(room=room), num_parts * num
+        return new, _mean(one, other, measuring)._replace(buffers=buffers), num_parts * num
 
 
 def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, noise: Array) -> Measured:

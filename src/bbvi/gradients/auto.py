@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 import equinox as eqx
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.local_expectation import LocalExpectation
@@ -29,7 +29,7 @@ _QUIET = 5.0
 class Pilot(Protocol):
     """What a choice may look at: the latents that are fitted, which of them are smooth, the noise of an estimator."""
 
-    target: Target
+    analysis: Analysis
 
     @property
     def fitted(self) -> list[str]:
@@ -108,7 +108,7 @@ class Auto(AbstractChoice):
 
         def better(names: Collection[str], along: Mapping[str, float]) -> list[str]:
             """Where the score has the smaller product of variance and cost, a draw itself counted as one evaluation."""
-            cost = {gradient: 1 + gradient.evaluations(pilot.target) for gradient in (Score(), Pathwise())}
+            cost = {gradient: 1 + gradient.evaluations(pilot.analysis) for gradient in (Score(), Pathwise())}
             return [name for name in names if by_score[name] * cost[Score()] < along[name] * cost[Pathwise()]]
 
         worse = better(noisy, along)
@@ -122,9 +122,9 @@ class Auto(AbstractChoice):
 
 def _few_valued(pilot: Pilot) -> list[str]:
     """The latents that can be summed out at a bearable cost."""
-    latents = pilot.target.problem.latents
+    latents = pilot.analysis.problem.latents
     few = [name for name in pilot.fitted if latents[name].family.support_values() is not None]
-    if not few or pilot.target.problem.opaque:
+    if not few or pilot.analysis.problem.opaque:
         return []
-    cost = LocalExpectation().evaluations(pilot.target._replace(wanted=frozenset(few)))
+    cost = LocalExpectation().evaluations(pilot.analysis._replace(wanted=frozenset(few)))
     return few if cost <= _MOST_EVALUATIONS else []

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
-from bbvi.draws.layout import Scene, Scratch, drawn, model_values, num_floored, shaped, total_log_q, zero_padding
+from bbvi.draws.layout import Buffers, Layout, drawn, model_values, num_floored, shaped, total_log_q, zero_padding
 from bbvi.draws.rows import Rows, at_least, over_rows
 from bbvi.families import Params
-from bbvi.gradients.group_blocks import GroupTerms, Places, Shares, sum_of_all
+from bbvi.gradients.group_blocks import GroupBlocks, GroupTerms, Shares, sum_of_all
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import Key
 from bbvi.numerics.xla import materialise, run_time_true
@@ -25,17 +25,17 @@ Consume = Callable[[Any, Array, Params], Any]
 
 
 class Chunk(NamedTuple):
-    """What a chunk leaves: a state for each latent, room for the next chunk, the ELBO's samples, draws floored."""
+    """What a chunk leaves: a state for each latent, buffers for the next chunk, the ELBO's samples, draws floored."""
 
     states: dict[str, Any]
-    scratch: Scratch
+    buffers: Buffers
     elbo: Float[Array, " samples"]
     floored: Int[Array, ""]
 
 
 def evaluate(
-    target: Target,
-    scene: Scene,
+    analysis: Analysis,
+    layout: Layout,
     data: Any,
     batch: Batch | None,
     *,
@@ -44,17 +44,17 @@ def evaluate(
     samples: Array,
     counts: Array | None,
     states: dict[str, Any],
-    scratch: Scratch,
+    buffers: Buffers,
     consume: Consume,
 ) -> Chunk:
     """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples, row by row.
 
     `counts` tells which samples count, where the last chunk is not full.
     """
-    problem, blankets, on = target.problem, target.blankets, run_time_true(key)
-    u = {name: drawn(scene, name, on, samples, scratch.draws.get(name)) for name in scene.rows}
+    problem, blankets, on = analysis.problem, analysis.blankets, run_time_true(key)
+    u = {name: drawn(layout, name, on, samples, buffers.draws.get(name)) for name in layout.rows}
     beta, logs = model_values(problem.globals, {n: shaped(problem, n, u[n]) for n in problem.globals}, on)
-    beta |= problem.place(key, samples)
+    beta |= problem.call_site(key, samples)
 
     def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
         return blankets.prior_factors(beta, data, len(samples), logs)
@@ -67,28 +67,30 @@ def evaluate(
     places: dict[str, Array] = {}
     if batch is not None:
         scale = problem.num_groups / len(batch.groups)
-        here = GroupTerms(target, beta, logs, key, samples)
-        shares, places, log_p = here.sweep(Places(target, scene, batch, u), scratch.log_p)
+        here = GroupTerms(analysis, beta, logs, key, samples)
+        shares, places, log_p = here.sweep(GroupBlocks(analysis, layout, batch, u), buffers.log_p)
     for name in problem.globals:
         # N/B is applied here, once: to the groups' part of a global's log p_i
         of_globals = blankets.log_p(blankets.prior, name, prior, sums)
         if shares is not None:
             chosen = blankets.log_p_looked_up(name, shares.looked_up[name])
             of_globals = of_globals + scale * (shares.log_p[name] + chosen)
-        log_p[name] = _as_rows(of_globals, problem.shape(name), scene.rows[name], len(samples))
+        log_p[name] = _as_rows(of_globals, problem.shape(name), layout.rows[name], len(samples))
     local_elbo = 0.0 if shares is None else shares.elbo
-    fitted = target.fitted(batch is not None)
+    fitted = analysis.fitted(batch is not None)
     if not rao_blackwell:
         # Eq. 3 needs the ELBO before any weight
-        log_qs = {name: total_log_q(scene, name, u[name], on) for name in scene.rows}
+        log_qs = {name: total_log_q(layout, name, u[name], on) for name in layout.rows}
         elbo = elbo - sum(log_qs[name] for name in problem.globals)
         local_elbo = local_elbo - sum((log_qs[name] for name in problem.locals if name in log_qs), 0.0)
-        whole = {name: elbo + (scale if name in problem.globals else 1.0) * local_elbo for name in scene.rows}
-        log_p = {name: jnp.broadcast_to(whole[name], (len(scene.rows[name].elements), len(samples))) for name in fitted}
+        whole = {name: elbo + (scale if name in problem.globals else 1.0) * local_elbo for name in layout.rows}
+        log_p = {
+            name: jnp.broadcast_to(whole[name], (len(layout.rows[name].elements), len(samples))) for name in fitted
+        }
 
     def sum_up(name: str) -> Callable[..., Any]:
         def tile(rows: Rows, u: Array, log_p: Array, state: Any) -> Any:
-            log_q_i, score = scene.latents[name].density(on, rows.prepared, u)
+            log_q_i, score = layout.latents[name].density(on, rows.prepared, u)
 
             def weigh(log_p: Array, log_q_i: Array) -> Array:
                 weight = log_p - log_q_i if rao_blackwell else log_p
@@ -98,26 +100,26 @@ def evaluate(
             score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
             # padding is taken out of the sums, which are small
             sums = jax.tree.map(lambda leaf: zero_padding(rows.real, leaf), consume(state, weight, score))
-            moved = num_floored(scene.latents[name].latent, rows, u, counts)
+            moved = num_floored(layout.latents[name].latent, rows, u, counts)
             return (zero_padding(rows.real, log_q_i).sum(0), moved), sums
 
         return tile
 
     new_states, floored = {}, jnp.int32(0)
-    for name in scene.rows:
-        rows = scene.rows[name]
+    for name in layout.rows:
+        rows = layout.rows[name]
         if name in fitted:
             (log_q_total, moved), new_states[name] = over_rows(
-                sum_up(name), rows, scene.tiles[name], u[name], log_p[name], states[name]
+                sum_up(name), rows, layout.tiles[name], u[name], log_p[name], states[name]
             )
             floored = floored + moved
         else:
-            log_q_total = total_log_q(scene, name, u[name], on)
+            log_q_total = total_log_q(layout, name, u[name], on)
         if rao_blackwell:
             share = scale if name in problem.locals else 1.0
             elbo = elbo - share * log_q_total
     elbo = elbo + scale * local_elbo
-    used = Scratch({name: u[name] for name in scratch.draws}, {name: places[name] for name in scratch.log_p})
+    used = Buffers({name: u[name] for name in buffers.draws}, {name: places[name] for name in buffers.log_p})
     return Chunk(new_states, used, elbo if counts is None else jnp.where(counts, elbo, 0), floored)
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bbvi.blankets.analysis import Bucket, Target
+from bbvi.blankets.analysis import Analysis, Bucket
 from bbvi.blankets.blankets import Blankets, Patterns
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
 from bbvi.draws.batch import Batch
-from bbvi.draws.layout import Scene, model_values, shaped
-from bbvi.gradients.group_blocks import Places
+from bbvi.draws.layout import Layout, model_values, shaped
+from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
 from bbvi.model.latents import Latent, type_name
 from bbvi.model.problem import Problem, Terms
@@ -50,20 +50,20 @@ class Point(NamedTuple):
 class EveryValue:
     """Each log p_i of some latents at all values of z_i."""
 
-    def __init__(self, target: Target, data: Any, names: Iterable[str], *, joint: bool):
-        self._target, self._data = target, data
-        self.supports = {name: _support(name, target.problem.latents[name]) for name in names}
-        self._prior = self._plan(target.problem, set(target.blankets.prior), target.blankets.prior, {})
-        self._of_prior = self._strategy(self._prior, target.blankets.prior, {}, joint)
+    def __init__(self, analysis: Analysis, data: Any, names: Iterable[str], *, joint: bool):
+        self._analysis, self._data = analysis, data
+        self.supports = {name: _support(name, analysis.problem.latents[name]) for name in names}
+        self._prior = self._plan(analysis.problem, set(analysis.blankets.prior), analysis.blankets.prior, {})
+        self._of_prior = self._strategy(self._prior, analysis.blankets.prior, {}, joint)
         self._groups: dict[Problem, Plan] = {}
         self._of_groups = Strategy(joint, True)
-        if target.problem.num_groups:
-            for bucket in target.buckets or (target.whole,):
+        if analysis.problem.num_groups:
+            for bucket in analysis.buckets or (analysis.whole,):
                 parts = (bucket.blankets.group, bucket.blankets.look_ups)
-                read = set(parts[0]) | set(parts[1]) | set(target.problem.locals)
+                read = set(parts[0]) | set(parts[1]) | set(analysis.problem.locals)
                 self._groups[bucket.problem] = self._plan(bucket.problem, read, *parts)
             # the longest groups come last, and decide
-            self._of_groups = self._strategy(self._groups[target.problem], *parts, joint)
+            self._of_groups = self._strategy(self._groups[analysis.problem], *parts, joint)
 
     def _plan(self, problem: Problem, read: set[str], part: Patterns, look_ups: Mapping[str, Any]) -> Plan:
         sizes = {name: len(values) for name, values in self.supports.items() if name in read}
@@ -94,7 +94,7 @@ class EveryValue:
         return max(plan.num_jointly if strategy.joint else plan.num_one_by_one for strategy, plan in found)
 
     def __call__(
-        self, scene: Scene, batch: Batch | None, u: Draws, log_q: Totals, at: tuple[Key, Array, Array | None]
+        self, layout: Layout, batch: Batch | None, u: Draws, log_q: Totals, at: tuple[Key, Array, Array | None]
     ) -> tuple[Array, Array, Totals]:
         """Samples of the part of log p that no group owns and of that of the batch's groups; by rows, q_i(k) times the sum
         over samples of log p_i at the value k, up to a constant.
@@ -102,20 +102,20 @@ class EveryValue:
         The groups' part carries N/B in the sums of globals, but not in those of locals, nor in its samples. `u` and `log_q`
         are by rows too; `at` are a key, the samples' numbers and which of them count.
         """
-        problem, (key, samples, counts) = self._target.problem, at
+        problem, (key, samples, counts) = self._analysis.problem, at
         of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
         tables = {name: shaped(problem, name, log_q[name]) for name in problem.globals if name in log_q}
         beta, logs = model_values(problem.globals, of_globals, run_time_true(key))
-        point = Point(key, samples, counts, of_globals, beta | problem.place(key, samples), logs)
+        point = Point(key, samples, counts, of_globals, beta | problem.call_site(key, samples), logs)
         prior, totals = self._prior_part(point, tables)
         groups = jnp.zeros(len(samples))
         if batch is not None:
             own = {name: log_q[name] for name in problem.locals if name in log_q}
             # together with all others, a latent's draws play no part, but its probabilities do
-            places = Places(self._target, scene, batch, u | own if self._of_groups.joint else u)
-            out = {name: jnp.zeros((*self._lead(places, name), len(self.supports[name]))) for name in own}
+            group_blocks = GroupBlocks(self._analysis, layout, batch, u | own if self._of_groups.joint else u)
+            out = {name: jnp.zeros((*self._lead(group_blocks, name), len(self.supports[name]))) for name in own}
             width = 1 if self._of_groups.exact else len(samples)
-            (groups, more), found = places.sweep(lambda *a: self._block(point, tables, *a), width, out)
+            (groups, more), found = group_blocks.sweep(lambda *a: self._block(point, tables, *a), width, out)
             scale = problem.num_groups / len(batch.groups)
             totals = {name: leaf + scale * more[name] for name, leaf in totals.items()}
             for name, leaf in found.items():
@@ -123,12 +123,12 @@ class EveryValue:
                 totals[name] = rows if self._of_groups.joint else rows * jnp.exp(log_q[name])
         return prior, groups, {name: _as_rows(leaf, log_q[name]) for name, leaf in totals.items()}
 
-    def _lead(self, places: Places, name: str) -> tuple[int, ...]:
-        event = 0 if self._of_groups.joint else len(self._target.problem.locals[name].event)
-        return places.draws[name].shape[: -1 - event]
+    def _lead(self, group_blocks: GroupBlocks, name: str) -> tuple[int, ...]:
+        event = 0 if self._of_groups.joint else len(self._analysis.problem.locals[name].event)
+        return group_blocks.draws[name].shape[: -1 - event]
 
     def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
-        blankets, problem, on = self._target.blankets, self._target.problem, run_time_true(at.key)
+        blankets, problem, on = self._analysis.blankets, self._analysis.problem, run_time_true(at.key)
         now = _first(at) if self._of_prior.exact else at
 
         def factors(moved: Draws, wanted: Any) -> Terms:
@@ -149,14 +149,14 @@ class EveryValue:
     def _block(self, at: Point, tables: Totals, bucket: Bucket, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
         """Some groups: their part of log p and the sums of globals; the sums of their locals."""
         groups, rows, _, u = taken
-        problem, blankets, on = self._target.problem, bucket.blankets, run_time_true(at.key)
+        problem, blankets, on = self._analysis.problem, bucket.blankets, run_time_true(at.key)
         now = _first(at) if self._of_groups.exact else at
         num = len(now.samples)
         drawn = {
             name: leaf[..., :num] for name, leaf in u.items() if not (self._of_groups.joint and name in self.supports)
         }
         z, own_logs = _values_of_groups(problem.locals, drawn, on)
-        z |= jax.vmap(lambda group: problem.place(fold(at.key, group), now.samples, group))(groups)
+        z |= jax.vmap(lambda group: problem.call_site(fold(at.key, group), now.samples, group))(groups)
         indices = jax.vmap(blankets.indices)(rows)
 
         def factors(moved: Draws, wanted: Any) -> Terms:

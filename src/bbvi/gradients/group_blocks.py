@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.blankets.analysis import Bucket, Target
+from bbvi.blankets.analysis import Analysis, Bucket
 from bbvi.blankets.blankets import Blankets, Sums
 from bbvi.draws.batch import Batch
-from bbvi.draws.layout import Scene, model_values, packing_of
+from bbvi.draws.layout import Layout, model_values, packing_of
 from bbvi.draws.rows import Packing, at_least
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
@@ -29,20 +29,20 @@ class Shares(NamedTuple):
     elbo: Float[Array, " samples"]
 
 
-class Places:
+class GroupBlocks:
     """Where draws of the locals of a batch stand, so that blocks of groups can be evaluated one after the other.
 
     A block is a function `(bucket, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
     have groups first, and stand like the draws.
     """
 
-    def __init__(self, target: Target, scene: Scene, batch: Batch, u: dict[str, Array]):
-        self.target, self.scene, self.batch, self.problem = target, scene, batch, target.problem
+    def __init__(self, analysis: Analysis, layout: Layout, batch: Batch, u: dict[str, Array]):
+        self.analysis, self.layout, self.batch, self.problem = analysis, layout, batch, analysis.problem
         #: draws by places: packed ones by position, others by group
         self.draws = {name: self._by_place(name, u[name]) for name in self.problem.locals}
 
     def _packing(self, name: str) -> Packing | None:
-        return packing_of(self.scene, self.problem.locals[name])
+        return packing_of(self.layout, self.problem.locals[name])
 
     def _by_place(self, name: str, u: Array) -> Array:
         shape = self.problem.shape(name)
@@ -55,10 +55,10 @@ class Places:
         """All groups: the sums summed, and `out` with the arrays in their places."""
         if self.batch.counts is None:
             num = len(self.batch.groups)
-            size = _block_size(self.target.whole, num, num_samples)
-            return self._loop(block, self.target.whole, 0, num // size, size, out)
+            size = _block_size(self.analysis.whole, num, num_samples)
+            return self._loop(block, self.analysis.whole, 0, num // size, size, out)
         first, sums = jnp.int32(0), None
-        for number, bucket in enumerate(self.target.buckets):
+        for number, bucket in enumerate(self.analysis.buckets):
             more, out = self._loop(block, bucket, first, self.batch.counts[number], 1, out)
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
             first = first + self.batch.counts[number]
@@ -90,7 +90,7 @@ class Places:
         )
         groups, rows, own = part
         if self.batch.counts is not None:
-            rows = cut_rows(rows, self.target.axes, bucket.problem.lengths)
+            rows = cut_rows(rows, self.analysis.axes, bucket.problem.lengths)
         u = {}
         for name in self.problem.locals:
             packing, shape = self._packing(name), bucket.problem.shape(name)
@@ -116,21 +116,21 @@ class Places:
 class GroupTerms:
     """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
 
-    def __init__(self, target: Target, beta: Any, logs: Any, key: Key, samples: Any):
+    def __init__(self, analysis: Analysis, beta: Any, logs: Any, key: Key, samples: Any):
         self.beta, self.logs, self.key, self.samples = beta, logs, key, samples
-        self.problem, self.on = target.problem, run_time_true(key)
+        self.problem, self.on = analysis.problem, run_time_true(key)
 
     def sweep(
-        self, places: Places, into: dict[str, Array]
+        self, group_blocks: GroupBlocks, into: dict[str, Array]
     ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
-        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
-        num, width = len(places.batch.groups), len(self.samples)
+        """All groups: the shares summed, log p_i of the locals by group_blocks, and the same as rows."""
+        num, width = len(group_blocks.batch.groups), len(self.samples)
         out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
-        shares, out = places.sweep(self._block, width, out)
+        shares, out = group_blocks.sweep(self._block, width, out)
         rows = {}
         for name, leaf in out.items():
             flat = leaf.reshape(-1, width)
-            need = len(places.scene.rows[name].elements)
+            need = len(group_blocks.layout.rows[name].elements)
             rows[name] = at_least(flat, need)[:need]
         return shares, out, rows
 
@@ -141,7 +141,7 @@ class GroupTerms:
 
         def one(group, row, u):
             z, logs = model_values(self.problem.locals, u, self.on)
-            z |= self.problem.place(fold(self.key, group), self.samples, group)
+            z |= self.problem.call_site(fold(self.key, group), self.samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
                 return patterns.group_factors(beta, z, row, num, logs)
@@ -169,8 +169,8 @@ class GroupTerms:
 
 def _block_size(bucket: Bucket, num: int, num_samples: int) -> int:
     """How many groups go through at once, a divisor of their number."""
-    room = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
-    return max(d for d in range(1, num + 1) if num % d == 0 and d <= room)
+    most = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
+    return max(d for d in range(1, num + 1) if num % d == 0 and d <= most)
 
 
 def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indices: list[Array]) -> Array | float:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bbvi.draws.drawer import drawers
-from bbvi.draws.draws import MonteCarlo, layout
-from bbvi.draws.layout import drawn, set_up, total_log_q
+from bbvi.draws.draws import MonteCarlo, cut_samples
+from bbvi.draws.layout import drawn, lay_out, total_log_q
 from bbvi.draws.rows import Rows
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.gradients.abstract import AbstractGradient, Estimate
@@ -52,33 +52,33 @@ class LocalExpectation(AbstractGradient):
     def check(self, draws):
         pass
 
-    def evaluations(self, target):
-        names = target.fitted(bool(target.problem.num_groups))
-        return EveryValue(target, None, names, joint=self.joint).num_evaluations
+    def evaluations(self, analysis):
+        names = analysis.fitted(bool(analysis.problem.num_groups))
+        return EveryValue(analysis, None, names, joint=self.joint).num_evaluations
 
-    def estimate(self, target, params, data, batch, *, draws, key, room=None):
-        every = EveryValue(target, data, target.fitted(batch is not None), joint=self.joint)
-        cut = layout(MonteCarlo(1) if every.is_exact else draws, target.floats_per_draw)
-        scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
-        tables = {name: _Table(target.problem.latents[name].family, scene.rows[name]) for name in every.supports}
+    def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
+        every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
+        cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
+        layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
+        tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q, on = {name: table.log_q for name, table in tables.items()}, run_time_true(key)
 
         def visit(chunk: Array) -> tuple[Totals, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            u = {name: drawn(scene, name, on, samples, None) for name in scene.rows}
-            elbo, of_groups, totals = every(scene, batch, u, log_q, (key, samples, counts))
-            scale = 1.0 if batch is None else target.problem.num_groups / len(batch.groups)
+            u = {name: drawn(layout, name, on, samples, None) for name in layout.rows}
+            elbo, of_groups, totals = every(layout, batch, u, log_q, (key, samples, counts))
+            scale = 1.0 if batch is None else analysis.problem.num_groups / len(batch.groups)
             elbo = elbo + scale * of_groups
-            for name in scene.rows:
-                own = exact[name] if name in exact else total_log_q(scene, name, u[name], on)
-                elbo = elbo - (scale if name in target.problem.locals else 1.0) * own
+            for name in layout.rows:
+                own = exact[name] if name in exact else total_log_q(layout, name, u[name], on)
+                elbo = elbo - (scale if name in analysis.problem.locals else 1.0) * own
             return totals, elbo, counts
 
         totals, elbo, error = sum_chunks(cut, visit)
         rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}
         squares = {name: table.squared_score() for name, table in tables.items()}
-        gradient, fisher = (in_shape(target, scene, batch, part) for part in (rows, squares))
+        gradient, fisher = (in_shape(analysis, layout, batch, part) for part in (rows, squares))
         return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, jnp.int32(0))
 
 

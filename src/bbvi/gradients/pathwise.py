@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import drawers
-from bbvi.draws.draws import layout
-from bbvi.draws.layout import Scene, drawn, num_floored, set_up, total_log_q
+from bbvi.draws.draws import cut_samples
+from bbvi.draws.layout import Layout, drawn, lay_out, num_floored, total_log_q
 from bbvi.draws.rows import Rows, over_rows
 from bbvi.families import Params
 from bbvi.families.abstract import Lambda
 from bbvi.gradients.abstract import AbstractGradient, Estimate
-from bbvi.gradients.group_blocks import Places
+from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.score import in_shape, sum_chunks
 from bbvi.gradients.slopes import Slopes
 from bbvi.numerics.address import Key
@@ -53,24 +53,24 @@ class Pathwise(AbstractGradient):
     def check(self, draws):
         pass
 
-    def evaluations(self, target):
+    def evaluations(self, analysis):
         # a derivative in reverse costs about two values beside the value itself
         return 3
 
-    def estimate(self, target, params, data, batch, *, draws, key, room=None):
-        slopes = Slopes(target, data, batch, target.fitted(batch is not None))
-        cut = layout(draws, target.floats_per_draw)
-        latents = drawers(draws, target.problem.latents, target.fitted(batch is not None))
-        scene = set_up(target, latents, params, batch, key, cut.chunk)
+    def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
+        slopes = Slopes(analysis, data, batch, analysis.fitted(batch is not None))
+        cut = cut_samples(draws, analysis.floats_per_draw)
+        latents = drawers(draws, analysis.problem.latents, analysis.fitted(batch is not None))
+        layout = lay_out(analysis, latents, params, batch, key, cut.chunk)
 
         def visit(chunk: Array) -> tuple[Sums, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            along = _Along(scene, samples, counts)
-            return *_chunk(target, slopes, along, batch, key), counts
+            along = _Along(layout, samples, counts)
+            return *_chunk(analysis, slopes, along, batch, key), counts
 
         sums, elbo, error = sum_chunks(cut, visit)
         means = jax.tree.map(lambda leaf: leaf / cut.num, (sums.gradient, sums.squares))
-        gradient, fisher = (in_shape(target, scene, batch, part) for part in means)
+        gradient, fisher = (in_shape(analysis, layout, batch, part) for part in means)
         return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, sums.floored)
 
 
@@ -83,27 +83,27 @@ class Sums(NamedTuple):
 
 
 def _chunk(
-    target: Target, slopes: Slopes, along: "_Along", batch: Batch | None, key: Key
+    analysis: Analysis, slopes: Slopes, along: "_Along", batch: Batch | None, key: Key
 ) -> tuple[Sums, Float[Array, " samples"]]:
     """The sums of one chunk, and the ELBO's samples."""
-    problem, scene, num = target.problem, along.scene, len(along.samples)
+    problem, layout, num = analysis.problem, along.layout, len(along.samples)
     u, paths = {}, {}
-    for name in scene.rows:
-        found = drawn(scene, name, run_time_true(key), along.samples, None)
-        u[name], paths[name] = found if scene.latents[name].paths else (found, None)
-    places = None if batch is None else Places(target, scene, batch, u)
-    elbo, of_groups, slope = slopes(places, u, num)
+    for name in layout.rows:
+        found = drawn(layout, name, run_time_true(key), along.samples, None)
+        u[name], paths[name] = found if layout.latents[name].paths else (found, None)
+    group_blocks = None if batch is None else GroupBlocks(analysis, layout, batch, u)
+    elbo, of_groups, slope = slopes(group_blocks, u, num)
     scale = 1.0 if batch is None else problem.num_groups / len(batch.groups)
     elbo, floored = elbo + scale * of_groups, jnp.int32(0)
-    gradient, squares, fitted = {}, {}, target.fitted(batch is not None)
-    for name, rows in scene.rows.items():
+    gradient, squares, fitted = {}, {}, analysis.fitted(batch is not None)
+    for name, rows in layout.rows.items():
         if name in fitted:
             (log_q, moved), found = over_rows(
-                along.tile(name), rows, scene.tiles[name], u[name], slope[name], paths[name]
+                along.tile(name), rows, layout.tiles[name], u[name], slope[name], paths[name]
             )
             (gradient[name], squares[name]), floored = found, floored + moved
         else:
-            log_q = total_log_q(scene, name, u[name], run_time_true(key))
+            log_q = total_log_q(layout, name, u[name], run_time_true(key))
         elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
     return Sums(gradient, squares, floored), stored(run_time_true(key), elbo)
 
@@ -111,13 +111,13 @@ def _chunk(
 class _Along(NamedTuple):
     """Some samples of the factors of q, to be followed along their paths."""
 
-    scene: Scene
+    layout: Layout
     samples: Array
     counts: Array | None
 
     def tile(self, name: str):
         """A function of rows, their draws and d log p / du: log q and draws floored; gradient and squared scores."""
-        drawer = self.scene.latents[name]
+        drawer = self.layout.latents[name]
         latent = drawer.latent
 
         def density(p: Params, u: Array) -> tuple[Array, tuple[Params, Array]]:

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import drawers
-from bbvi.draws.draws import AbstractDraws, Layout, layout
-from bbvi.draws.layout import Scene, new_scratch, packing_of, set_up
+from bbvi.draws.draws import AbstractDraws, Cut, cut_samples
+from bbvi.draws.layout import Layout, lay_out, new_buffers, packing_of
 from bbvi.draws.rows import Rows, unpack
 from bbvi.families import Params
 from bbvi.families.abstract import Lambda
@@ -71,45 +71,45 @@ class Score(AbstractGradient):
     def num_folds(self, draws):
         return self._variate(draws).num_folds
 
-    def room(self, target, params, batch, draws):
-        cut = layout(draws, target.floats_per_draw, self.num_folds(draws))
+    def buffers(self, analysis, params, batch, draws):
+        cut = cut_samples(draws, analysis.floats_per_draw, self.num_folds(draws))
         key = jnp.zeros(2, jnp.uint32)
-        scene = set_up(target, drawers(draws, target.problem.latents), params, batch, key, cut.chunk)
-        return new_scratch(target, scene, cut.chunk)
+        layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
+        return new_buffers(analysis, layout, cut.chunk)
 
     def _variate(self, draws: AbstractDraws) -> AbstractControlVariate:
         variate = NoControlVariate() if self.control_variate is None else self.control_variate
         return variate if draws.independent else variate.on_nets()
 
-    def estimate(self, target, params, data, batch, *, draws, key, room=None):
+    def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         variate = self._variate(draws)
-        cut = layout(draws, target.floats_per_draw, variate.num_folds)
-        latents = drawers(draws, target.problem.latents)
-        scene = set_up(target, latents, params, batch, key, cut.chunk)
+        cut = cut_samples(draws, analysis.floats_per_draw, variate.num_folds)
+        latents = drawers(draws, analysis.problem.latents)
+        layout = lay_out(analysis, latents, params, batch, key, cut.chunk)
 
-        def visit(chunk: Array, consume: Any, states: Any, scratch: Any) -> Chunk:
+        def visit(chunk: Array, consume: Any, states: Any, buffers: Any) -> Chunk:
             samples, counts = cut.samples(chunk)
             return evaluate(
-                target, scene, data, batch,
+                analysis, layout, data, batch,
                 rao_blackwell=self.rao_blackwell, key=key, samples=samples, counts=counts,
-                states=states, scratch=scratch, consume=consume,
+                states=states, buffers=buffers, consume=consume,
             )  # fmt: skip
 
-        scratch = new_scratch(target, scene, cut.chunk) if room is None else room
-        zero = _zero_states(variate, target, scene, batch, cut)
-        states, scratch, elbo, floored = _all_chunks(variate, visit, cut, zero, scratch)
+        buffers = new_buffers(analysis, layout, cut.chunk) if buffers is None else buffers
+        zero = _zero_states(variate, analysis, layout, batch, cut)
+        states, buffers, elbo, floored = _all_chunks(variate, visit, cut, zero, buffers)
         if variate.two_passes and cut.num_chunks > 1:
-            states = _second_pass(variate, visit, cut, states, scratch)
+            states = _second_pass(variate, visit, cut, states, buffers)
         rows = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in states.items()}
         squares = {n: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for n, s in states.items()}
-        gradients, fisher = (in_shape(target, scene, batch, part) for part in (rows, squares))
+        gradients, fisher = (in_shape(analysis, layout, batch, part) for part in (rows, squares))
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
-        return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored, scratch)
+        return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored, buffers)
 
 
-def sum_chunks(cut: Layout, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
+def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
     """The sums over all chunks, the ELBO and its standard error, in the memory of one chunk.
 
     `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
@@ -136,9 +136,9 @@ def sum_chunks(cut: Layout, visit: Callable[[Array], tuple[Any, Array, Array | N
     return sums, shift + mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))
 
 
-def in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
+def in_shape(analysis: Analysis, layout: Layout, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
     """From rows to the shapes of lambda, of the globals and of the batch's groups."""
-    problem = target.problem
+    problem = analysis.problem
     found: dict[str, Lambda] = {"globals": {}, "rows": {}}
     for name, flat in rows.items():
         if name in problem.globals:
@@ -147,13 +147,13 @@ def in_shape(target: Target, scene: Scene, batch: Batch | None, rows: Lambda) ->
             found["globals"][name] = {p: leaf[:size].reshape(*shape, *leaf.shape[1:]) for p, leaf in flat.items()}
         else:
             assert batch is not None
-            packing, shape = packing_of(scene, problem.locals[name]), problem.shape(name)
+            packing, shape = packing_of(layout, problem.locals[name]), problem.shape(name)
             found["rows"][name] = unpack(problem.locals[name], flat, len(batch.groups), shape, packing, batch.lengths)
     return found
 
 
 def _zero_states(
-    variate: AbstractControlVariate, target: Target, scene: Scene, batch: Batch | None, cut: Layout
+    variate: AbstractControlVariate, analysis: Analysis, layout: Layout, batch: Batch | None, cut: Cut
 ) -> dict[str, Sums]:
     """Sums over no samples, for each latent that is fitted."""
 
@@ -166,10 +166,10 @@ def _zero_states(
         shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1], w, h, cut), weight, score)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    return {name: zero(scene.rows[name]) for name in target.fitted(batch is not None)}
+    return {name: zero(layout.rows[name]) for name in analysis.fitted(batch is not None)}
 
 
-def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout) -> Sums:
+def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Cut) -> Sums:
     """The sums over one chunk, with folds last."""
     weight, score = _by_fold(variate, shift, weight, score, cut)
     sums, squares = sum_over_samples(lambda w, h: (variate.summands(w, h), jax.tree.map(jnp.square, h)), weight, score)
@@ -180,9 +180,7 @@ def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: A
     return Sums(shift, sums, squares, revisited)
 
 
-def _by_fold(
-    variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Layout
-) -> tuple[Array, Any]:
+def _by_fold(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Cut) -> tuple[Array, Any]:
     """Folds on an axis of their own, if there are several: with an axis of size 1, sums on CPU take three times as long."""
     folds = (cut.folds_in_chunk,) if cut.folds_in_chunk > 1 else ()
 
@@ -192,12 +190,12 @@ def _by_fold(
     return flat(weight - shift if variate.shift_invariant else weight), jax.tree.map(flat, score)
 
 
-def _folds_last(leaf: Array, cut: Layout) -> Array:
+def _folds_last(leaf: Array, cut: Cut) -> Array:
     return leaf if cut.folds_in_chunk > 1 else leaf[..., None]
 
 
 def _all_chunks(
-    variate: AbstractControlVariate, visit: Any, cut: Layout, zero: Any, scratch: Any
+    variate: AbstractControlVariate, visit: Any, cut: Cut, zero: Any, buffers: Any
 ) -> tuple[Any, Any, tuple[Array, Array, Array], Array]:
     """The sums over all samples, of each latent and of the ELBO, in the memory of one chunk."""
 
@@ -205,14 +203,14 @@ def _all_chunks(
         return _sums(variate, weight[..., :1], weight, score, cut)
 
     if cut.num_chunks == 1:
-        chunk = visit(jnp.uint32(0), first, zero, scratch)
+        chunk = visit(jnp.uint32(0), first, zero, buffers)
         elbo = _elbo_sums(chunk.elbo, chunk.elbo[0], cut, jnp.uint32(0))
-        return chunk.states, chunk.scratch, elbo, chunk.floored
+        return chunk.states, chunk.buffers, elbo, chunk.floored
 
     per_fold = cut.num_chunks // cut.folds
 
     def add_chunk(carry, chunk):
-        states, scratch, (shift, total, squares), floored = carry
+        states, buffers, (shift, total, squares), floored = carry
 
         def consume(state: Sums, weight: Array, score: Any) -> Sums:
             shift = jnp.where(chunk == 0, weight[..., :1], state.shift)
@@ -222,11 +220,11 @@ def _all_chunks(
             sums, squares = jax.tree.map(jnp.add, (state.sums, state.squares), (new.sums, new.squares))
             return Sums(shift, sums, squares, None)
 
-        seen = visit(chunk, consume, states, scratch)
+        seen = visit(chunk, consume, states, buffers)
         shift = jnp.where(chunk == 0, seen.elbo[0], shift)
         _, more, more_squares = _elbo_sums(seen.elbo, shift, cut, chunk)
         elbo = (shift, total + more, squares + more_squares)
-        return (seen.states, seen.scratch, elbo, floored + seen.floored), None
+        return (seen.states, seen.buffers, elbo, floored + seen.floored), None
 
     def fold(carry, number):
         shifts, *rest = carry
@@ -240,24 +238,24 @@ def _all_chunks(
         return (_map(lambda s: s.shift, states), *rest), _map(lambda s: s._replace(shift=None), states)
 
     none = jnp.zeros(())
-    start = (_map(lambda s: s.shift, zero), scratch, (none, none, none), jnp.int32(0))
+    start = (_map(lambda s: s.shift, zero), buffers, (none, none, none), jnp.int32(0))
     numbers = jnp.arange(cut.folds, dtype=jnp.uint32)
-    (shifts, scratch, elbo, floored), folds = jax.lax.scan(fold, start, numbers)
+    (shifts, buffers, elbo, floored), folds = jax.lax.scan(fold, start, numbers)
     folds = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), folds)
-    return _map(lambda s, shift: s._replace(shift=shift), folds, shifts), scratch, elbo, floored
+    return _map(lambda s, shift: s._replace(shift=shift), folds, shifts), buffers, elbo, floored
 
 
 def _map(function: Any, states: Any, *rest: Any) -> Any:
     return jax.tree.map(function, states, *rest, is_leaf=lambda node: isinstance(node, Sums))
 
 
-def _elbo_sums(samples: Array, shift: Array, cut: Layout, chunk: Array) -> tuple[Array, Array, Array]:
+def _elbo_sums(samples: Array, shift: Array, cut: Cut, chunk: Array) -> tuple[Array, Array, Array]:
     _, counts = cut.samples(chunk)
     centred = samples - shift if counts is None else jnp.where(counts, samples - shift, 0)
     return shift, centred.sum(), (centred**2).sum()
 
 
-def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, states: Any, scratch: Any) -> Any:
+def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Cut, states: Any, buffers: Any) -> Any:
     """Draw the same samples once more, now that the sums over all of them are known."""
 
     # a revisit leaves one sum for each squared score
@@ -275,6 +273,6 @@ def _second_pass(variate: AbstractControlVariate, visit: Any, cut: Layout, state
 
     def again(carry, chunk):
         seen = visit(chunk, consume, *carry)
-        return (seen.states, seen.scratch), None
+        return (seen.states, seen.buffers), None
 
-    return jax.lax.scan(again, (begin, scratch), chunks)[0][0]
+    return jax.lax.scan(again, (begin, buffers), chunks)[0][0]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.blankets.analysis import Bucket, Target
+from bbvi.blankets.analysis import Analysis, Bucket
 from bbvi.blankets.jaxpr.jumps import Jump, find_jump
 from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.blankets.terms import is_array
@@ -16,7 +16,7 @@ from bbvi.draws.batch import Batch
 from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import shaped
 from bbvi.families import NumpyroFamily
-from bbvi.gradients.group_blocks import Places
+from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.model.groups import cut_rows
 from bbvi.model.latents import Latent, type_name
 from bbvi.model.problem import Problem, Terms
@@ -64,11 +64,11 @@ class Smooth:
         return sum((term.reshape(-1, num).sum(0) for term in terms), jnp.zeros(num))
 
 
-def _prior(target: Target, data: Any) -> Smooth:
+def _prior(analysis: Analysis, data: Any) -> Smooth:
     """The part of log p that no group owns."""
-    problem = target.problem
+    problem = analysis.problem
     names = (list(problem.globals),)
-    return Smooth(problem.prior_terms, problem, names, data, fast_lgamma=target.blankets.fast_lgamma)
+    return Smooth(problem.prior_terms, problem, names, data, fast_lgamma=analysis.blankets.fast_lgamma)
 
 
 def _group(bucket: Bucket, row: Any) -> Smooth:
@@ -87,8 +87,8 @@ def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
 class Slopes:
     """log p at draws and its derivative in those of the latents `moved`, globals and locals of a batch."""
 
-    def __init__(self, target: Target, data: Any, batch: Batch | None, moved: Collection[str]):
-        problem = target.problem
+    def __init__(self, analysis: Analysis, data: Any, batch: Batch | None, moved: Collection[str]):
+        problem = analysis.problem
         for name in moved:
             reason = _no_path(problem.latents[name])
             if reason:
@@ -96,11 +96,11 @@ class Slopes:
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
         self._problem, self._data, self._moved = problem, data, frozenset(moved)
-        self._prior = _prior(target, data)
+        self._prior = _prior(analysis, data)
         self._groups: dict[Problem, Smooth] = {}
-        for bucket in () if batch is None else (target.whole,) if batch.counts is None else target.buckets:
+        for bucket in () if batch is None else (analysis.whole,) if batch.counts is None else analysis.buckets:
             assert batch is not None
-            rows = cut_rows(batch.rows, target.axes, bucket.problem.lengths) if target.buckets else batch.rows
+            rows = cut_rows(batch.rows, analysis.axes, bucket.problem.lengths) if analysis.buckets else batch.rows
             row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
             self._groups[bucket.problem] = _group(bucket, row)
         for smooth in (self._prior, *self._groups.values()):
@@ -108,7 +108,7 @@ class Slopes:
             if jump is not None:
                 raise _jumps(jump)
 
-    def __call__(self, places: Places | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
+    def __call__(self, group_blocks: GroupBlocks | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
         """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.
 
         The groups' part carries N/B in the derivative in a global, but not in that in a local, nor in its samples.
@@ -123,10 +123,10 @@ class Slopes:
         )
         slopes, groups = back(ones), jnp.zeros(num)
         found: Draws = {}
-        if places is not None:
-            scale = problem.num_groups / len(places.batch.groups)
-            out = {n: jnp.zeros_like(leaf) for n, leaf in places.draws.items() if n in self._moved}
-            (groups, more), found = places.sweep(lambda *a: self._block((beta, logs), held, num, *a), num, out)
+        if group_blocks is not None:
+            scale = problem.num_groups / len(group_blocks.batch.groups)
+            out = {n: jnp.zeros_like(leaf) for n, leaf in group_blocks.draws.items() if n in self._moved}
+            (groups, more), found = group_blocks.sweep(lambda *a: self._block((beta, logs), held, num, *a), num, out)
             slopes = jax.tree.map(lambda one, other: one + scale * other, slopes, more)
         return prior, groups, {n: _as_rows(leaf, u[n]) for n, leaf in (found | to_draws(slopes)[0]).items()}
 
@@ -190,12 +190,12 @@ def _no_path(latent: Latent) -> str:
     return ""
 
 
-def smooth_latents(target: Target, data: Any, row: Any) -> frozenset[str]:
+def smooth_latents(analysis: Analysis, data: Any, row: Any) -> frozenset[str]:
     """The latents whose pathwise gradient is right: smooth draws, and a log joint that does not jump in them."""
-    problem = target.problem
+    problem = analysis.problem
     if problem.opaque:
         return frozenset()
-    functions = [_prior(target, data), *([_group(target.whole, row)] if problem.num_groups else [])]
+    functions = [_prior(analysis, data), *([_group(analysis.whole, row)] if problem.num_groups else [])]
     return frozenset(
         name
         for name, latent in problem.latents.items()

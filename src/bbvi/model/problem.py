@@ -13,7 +13,7 @@ from bbvi.model.groups import AbstractGroups, as_groups, is_number_list, refuse_
 from bbvi.model.joint import put_together, take_apart
 from bbvi.model.model import AnyModel, HierarchicalModel, Model, Values
 from bbvi.model.opaque.function import Opaque
-from bbvi.model.opaque.host import PLACE, PLACE_WORDS, Host
+from bbvi.model.opaque.host import CALL_SITE, CALL_SITE_WORDS, Host
 from bbvi.numerics.address import Key, fold, threefry
 
 Terms = dict[str, Array]
@@ -51,17 +51,17 @@ class Problem:
         """The same problem with ragged axes of other lengths."""
         return Problem(self.model, lengths, self.num_groups, opaque=self.opaque)
 
-    def place(self, key: Key, samples: Array, group: Array | int = 0) -> dict[str, Array]:
+    def call_site(self, key: Key, samples: Array, group: Array | int = 0) -> dict[str, Array]:
         """Where draws stand, beside their values, for opaque functions: a seed, the sample, the group."""
         if not self.opaque:
             return {}
         seeds, _ = threefry(fold(key, "opaque"), jnp.asarray(samples, jnp.uint32), jnp.zeros_like(samples, jnp.uint32))
         numbers = jnp.broadcast_arrays(seeds, jnp.asarray(samples, jnp.uint32), jnp.asarray(group, jnp.uint32))
-        return {PLACE: jnp.stack(numbers)}
+        return {CALL_SITE: jnp.stack(numbers)}
 
-    def no_place(self, *samples: int) -> dict[str, Any]:
+    def no_call_site(self, *samples: int) -> dict[str, Any]:
         """The same place for all samples: what only moves latents must not change a seed."""
-        return {PLACE: np.zeros((PLACE_WORDS, *samples), np.uint32)} if self.opaque else {}
+        return {CALL_SITE: np.zeros((CALL_SITE_WORDS, *samples), np.uint32)} if self.opaque else {}
 
     def raise_failure(self) -> None:
         """Raise what went wrong in an opaque function, if anything did."""
@@ -93,7 +93,7 @@ class Problem:
         if name in self.opaque:
             function = self.opaque[name].traced
         elif self.opaque:
-            arguments = tuple(_without_place(argument) for argument in arguments)
+            arguments = tuple(_without_call_site(argument) for argument in arguments)
         try:
             result = function(*arguments)
         except KeyError as error:
@@ -166,9 +166,9 @@ def _some_rows(groups: AbstractGroups) -> list[tuple[Any]]:
     return [(jax.tree.map(lambda leaf, i=i: leaf[i], rows),) for i in range(len(chosen))]
 
 
-def _without_place(argument: Any) -> Any:
-    if isinstance(argument, dict) and PLACE in argument:
-        return {name: value for name, value in argument.items() if name != PLACE}
+def _without_call_site(argument: Any) -> Any:
+    if isinstance(argument, dict) and CALL_SITE in argument:
+        return {name: value for name, value in argument.items() if name != CALL_SITE}
     return argument
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.batch import Batch
-from bbvi.draws.draws import MonteCarlo, draw_values, layout
+from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.problem import Problem, group_terms, prior_terms, total
@@ -74,11 +74,11 @@ class Ratios:
         samples: Array,
     ) -> np.ndarray:
         """log p(x_i, z_i | beta) - log q(z_i) for these groups, in blocks that stay small in memory."""
-        room = max(1, _FLOATS_PER_BLOCK // max(1, self.floats_per_draw * len(samples)))
+        most = max(1, _FLOATS_PER_BLOCK // max(1, self.floats_per_draw * len(samples)))
         out = []
-        for begin in range(0, len(numbers), room):
-            block = numbers[begin : begin + room]
-            padded = np.concatenate([block, np.repeat(block[-1:], min(room, len(numbers)) - len(block))])
+        for begin in range(0, len(numbers), most):
+            block = numbers[begin : begin + most]
+            padded = np.concatenate([block, np.repeat(block[-1:], min(most, len(numbers)) - len(block))])
             local = jax.tree.map(lambda leaf, p=padded: leaf[p], rows)
             batch = Batch(jnp.asarray(padded), groups.take(padded), groups.lengths(padded), local)
             out.append(np.asarray(self._at_groups(beta, batch, key, samples))[: len(block)])
@@ -97,7 +97,7 @@ def elbo_samples(
     numbers: np.ndarray | None = None,
 ) -> np.ndarray:
     """`num` samples of log p(x, z) - log q(z); with `numbers`, from these groups alone, scaled up to all."""
-    size = layout(MonteCarlo(num), ratios.floats_per_draw).chunk
+    size = cut_samples(MonteCarlo(num), ratios.floats_per_draw).chunk
     out = []
     for begin in range(0, num, size):
         samples = jnp.arange(begin, begin + size, dtype=jnp.uint32)

@@ -12,28 +12,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Target
+from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.scope import Lanes
 from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
 from bbvi.model.problem import Problem
 
 
-def all_lanes(target: Target, data: Any, groups: AbstractGroups | None) -> list[Lanes]:
+def all_lanes(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> list[Lanes]:
     """The arrays of each scope."""
-    found = [Lanes(data, jnp.zeros(1, jnp.uint32), _real(target.problem, target.problem.globals, {}, 1))]
+    found = [Lanes(data, jnp.zeros(1, jnp.uint32), _real(analysis.problem, analysis.problem.globals, {}, 1))]
     if groups is None:
         return found
     everyone = np.arange(len(groups))
     rows, own = jax.tree.map(np.asarray, groups.take(everyone)), groups.lengths(everyone)
-    real = jax.tree.map(np.asarray, _real(target.problem, target.problem.locals, own, len(groups)))
+    real = jax.tree.map(np.asarray, _real(analysis.problem, analysis.problem.locals, own, len(groups)))
     members = [everyone]
-    if isinstance(groups, Cohort) and target.buckets:
+    if isinstance(groups, Cohort) and analysis.buckets:
         of_group = np.asarray(groups.bucket)
-        members = [np.flatnonzero(of_group == b) for b in range(len(target.buckets))]
-    for numbers, bucket in zip(members, target.buckets or (target.whole,), strict=True):
+        members = [np.flatnonzero(of_group == b) for b in range(len(analysis.buckets))]
+    for numbers, bucket in zip(members, analysis.buckets or (analysis.whole,), strict=True):
         some = jax.tree.map(lambda leaf, n=numbers: leaf[n], rows)
-        if target.buckets:
-            some = cut_rows(some, target.axes, bucket.problem.lengths)
+        if analysis.buckets:
+            some = cut_rows(some, analysis.axes, bucket.problem.lengths)
         last = jax.tree.map(lambda leaf: jnp.asarray(np.ascontiguousarray(np.moveaxis(leaf, 0, -1))), some)
         corner = {name: tuple(map(slice, bucket.problem.shape(name))) for name in real}
         shown = {name: jnp.asarray(leaf[corner[name]][..., numbers]) for name, leaf in real.items()}

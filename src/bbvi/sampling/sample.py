@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Target, find_target
+from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
 from bbvi.blankets.scope import Arrays, Lanes, scopes
@@ -169,15 +169,15 @@ def _prepare(
     unknown = [name for name in keep or () if name not in problem.latents]
     if unknown:
         raise ValueError(f"keep= names {unknown}; the latents are {list(problem.latents)}")
-    target = find_target(problem, flat, groups)
-    if target.floats_per_draw * problem.num_groups < _WORTH_BUCKETS:
-        target = target._replace(buckets=())
-    check_blankets(problem, target.blankets, flat, groups)
+    analysis = analyse(problem, flat, groups)
+    if analysis.floats_per_draw * problem.num_groups < _WORTH_BUCKETS:
+        analysis = analysis._replace(buckets=())
+    check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, groups)
     key = seed_key(seed)
-    lanes = all_lanes(target, flat, groups)
-    scene = _scene(target, groups, hold is None)
+    lanes = all_lanes(analysis, flat, groups)
+    scene = _scene(analysis, groups, hold is None)
     held = None if hold is None else _held(problem, scene, hold, num_chains, schedule.num_draws)
     state = _start(scene, problem, lanes, key, num_chains)
     if held is not None:
@@ -187,16 +187,16 @@ def _prepare(
     return Run(problem, kernel, scene, lanes, state, held, fold(key, "metropolis"), kept, schedule)
 
 
-def _scene(target: Target, groups: AbstractGroups | None, move_globals: bool) -> Scene:
-    problem, found = target.problem, scopes(target)
+def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:
+    problem, found = analysis.problem, scopes(analysis)
     colours: list[Any] = [{}]
     if move_globals:
-        rows = None if groups is None or not target.blankets.look_ups else groups.take(np.arange(len(groups)))
-        reads = global_reads(problem, target.blankets, rows)
+        rows = None if groups is None or not analysis.blankets.look_ups else groups.take(np.arange(len(groups)))
+        reads = global_reads(problem, analysis.blankets, rows)
         colours = [by_latent(problem, problem.globals, colour(reads))]
     if problem.num_groups:
-        longest = by_latent(problem, problem.locals, colour(local_reads(problem, target.blankets)))
-        buckets = target.buckets or (target.whole,)
+        longest = by_latent(problem, problem.locals, colour(local_reads(problem, analysis.blankets)))
+        buckets = analysis.buckets or (analysis.whole,)
         colours += [cut(longest, bucket.problem, bucket.blankets) if longest else {} for bucket in buckets]
     proposals = {name: proposal(latent) for name, latent in problem.latents.items()}
     return Scene(found, proposals, colours, [moves(c) for c in colours], move_globals)

@@ -22,9 +22,9 @@ from bbvi.model.opaque.learn import check_vectorized, learn
 from bbvi.model.opaque.moving import Breach, Flat, Probe, Slot, breach, check_declared, find, observe, single_moves
 
 #: the name under which a call's place travels beside the latents (a latent's own name has no slash)
-PLACE = "/place"
+CALL_SITE = "/call site"
 #: its words: a random one for the seed, the sample's number, the group's number
-PLACE_WORDS = 3
+CALL_SITE_WORDS = 3
 
 _RECHECKED = 2
 _MOST_PAIRS = 500_000_000
@@ -74,8 +74,8 @@ class Host:
     def traced(self, *arguments: Any) -> Any:
         """Stand for the function in a trace: its terms, in the structure it returns."""
         num = len(self._names)
-        places = [part[PLACE] for part in arguments[:num] if PLACE in part]
-        place = places[-1] if places else jnp.zeros(PLACE_WORDS, jnp.uint32)
+        places = [part[CALL_SITE] for part in arguments[:num] if CALL_SITE in part]
+        place = places[-1] if places else jnp.zeros(CALL_SITE_WORDS, jnp.uint32)
         latents = tuple(
             {name: part[name] for name in names} for part, names in zip(arguments[:num], self._names, strict=True)
         )
@@ -133,7 +133,7 @@ class Host:
             for slot, size in zip(self._probe.slots, sizes, strict=True)
         ]
         row = 0 if self._constant else sum(np.size(leaf) for leaf in jax.tree.leaves(self._probe.rows[0]))
-        before, after = (sparse.csr_array((len(self.known), num), dtype=bool) for num in (PLACE_WORDS, row))
+        before, after = (sparse.csr_array((len(self.known), num), dtype=bool) for num in (CALL_SITE_WORDS, row))
         whole = sparse.csr_array(sparse.hstack([before, *map(sparse.csr_array, blocks), after]))
         return [sparse.csr_array(whole[term.begin : term.end]) for term in self._probe.terms]
 
@@ -191,7 +191,7 @@ class Host:
             mine, own = jax.tree.map(lambda leaf, g=g: of_group(leaf, g), (latents, row))
             seeds = None if self._seeds is None else of_group(place, g)[:, 0] ^ self._word
             segments.append(Segment(mine, jax.tree.map(lambda leaf: leaf[0], own), seeds, samples))
-        places = np.broadcast_to(place, (int(np.prod(outer)), samples, PLACE_WORDS)).reshape(-1, PLACE_WORDS)
+        places = np.broadcast_to(place, (int(np.prod(outer)), samples, CALL_SITE_WORDS)).reshape(-1, CALL_SITE_WORDS)
         return places, segments
 
     def _error(self, failure: Failure, segments: Sequence[Segment], places: np.ndarray | None) -> OpaqueError:

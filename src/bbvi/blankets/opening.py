@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
+from bbvi.blankets.jaxpr.primitives import scan_sizes
 from bbvi.blankets.jaxpr.run import reached, run
 from bbvi.blankets.walk import Term, Walk
 
@@ -48,7 +49,7 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
     `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
     """
     params = eqn.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = scan_sizes(eqn)
     body = retrace(params["jaxpr"], {})
     out = body.jaxpr.outvars[which]
     is_carry = which < num_carry
@@ -77,7 +78,7 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
 
 def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Term]) -> list[Any]:
     params = eqn.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = scan_sizes(eqn)
     consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]
     carried = [k for k in range(num_carry) if k != which]
     kept = [k for k in range(len(body.jaxpr.outvars)) if k != which]

@@ -11,7 +11,8 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
 from bbvi.blankets.jaxpr.inline import retrace
-from bbvi.blankets.jaxpr.run import CUSTOM, bind_custom, reached, run
+from bbvi.blankets.jaxpr.primitives import CUSTOM
+from bbvi.blankets.jaxpr.run import bind_custom, reached, run
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.model.latents import Latent

@@ -17,7 +17,8 @@ import numpyro
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.lines import line_of
-from bbvi.blankets.jaxpr.run import CUSTOM, called
+from bbvi.blankets.jaxpr.primitives import CUSTOM, scan_sizes
+from bbvi.blankets.jaxpr.run import called
 
 # results that are not floats are jumps without being listed
 _JUMPS = frozenset("floor ceil round sign rem stop_gradient nextafter bitcast_convert_type".split())
@@ -177,7 +178,7 @@ def _while(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
 
 def _scan(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     """A loop: what is carried reads what any step made it read."""
-    num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    num_consts, num_carry = scan_sizes(eqn)
     consts, carry = seen[:num_consts], seen[num_consts : num_consts + num_carry]
     while True:
         made = _walk(

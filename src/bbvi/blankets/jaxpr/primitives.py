@@ -1,5 +1,12 @@
-"""Tables of JAX primitives: what kind each is."""
+"""Tables of JAX primitives by what they do, and their parameters as each supported version of JAX spells them."""
 
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+# functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
+CUSTOM = frozenset("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split())
+CALLS = frozenset("jit pjit closed_call core_call eval_jaxpr remat remat2 checkpoint".split()) | CUSTOM
 ELEMENTWISE = frozenset(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
     "convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
@@ -16,3 +23,36 @@ REDUCTIONS = frozenset(
 
 
 CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
+
+
+def closed_trace(value: Any) -> ClosedJaxpr | None:
+    """An equation's parameter as a trace with its constants, if it is a trace.
+
+    From JAX 0.11 on there is one class of traces, which holds the constants itself: to close it again would lose them.
+    """
+    if isinstance(value, ClosedJaxpr):
+        return value
+    return ClosedJaxpr(value, ()) if isinstance(value, Jaxpr) else None
+
+
+def custom_arguments(eqn: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What binds a function that has a derivative of its own: functions that come first, and parameters."""
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    return bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
+
+
+def scan_sizes(eqn: Any) -> tuple[int, int]:
+    """How many inputs of a `scan` are constants, and how many are carried; the rest is scanned over.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> def walk(x):
+        ...     return jax.lax.scan(lambda at, step: (at + x * step, at), 0.0, jnp.arange(3.0))
+        >>> scan_sizes(next(eqn for eqn in jax.make_jaxpr(walk)(1.0).eqns if eqn.primitive.name == "scan"))
+        (1, 1)
+    """
+    params = eqn.params
+    if "num_consts" in params:  # JAX before 0.11
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)

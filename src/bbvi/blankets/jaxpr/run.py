@@ -7,10 +7,8 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.lines import place_of
+from bbvi.blankets.jaxpr.primitives import CALLS, closed_trace, custom_arguments
 
-# functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
-CUSTOM = frozenset("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split())
-_CALLS = frozenset("jit pjit closed_call core_call remat remat2 checkpoint".split()) | CUSTOM
 Special = Callable[[Any, list[Any], Any], list[Any] | None]
 
 
@@ -55,20 +53,17 @@ def bind(eqn: Any, values: list[Any]) -> list[Any]:
 
 def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
     """Call a function that has a derivative of its own, with that derivative."""
-    bound = eqn.primitive.get_bind_params(eqn.params)
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
+    functions, params = custom_arguments(eqn)
     return list(eqn.primitive.bind(*functions, *values, **params))
 
 
 def called(eqn: Any) -> ClosedJaxpr | None:
     """The trace of the function that is called here, if this is a call."""
-    if eqn.primitive.name not in _CALLS:
+    if eqn.primitive.name not in CALLS:
         return None
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = eqn.params.get(key)
-        if isinstance(inner, Jaxpr):
-            inner = ClosedJaxpr(inner, ())
-        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(eqn.invars):
+        inner = closed_trace(eqn.params.get(key))
+        if inner is not None and len(inner.jaxpr.invars) == len(eqn.invars):
             return inner
     return None
 
@@ -88,10 +83,8 @@ def all_consts(closed: ClosedJaxpr) -> list[Any]:
     for eqn in closed.jaxpr.eqns:
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(inner, Jaxpr):
-                    inner = ClosedJaxpr(inner, ())
-                if isinstance(inner, ClosedJaxpr):
-                    found += all_consts(inner)
+                trace = closed_trace(inner)
+                found += [] if trace is None else all_consts(trace)
     return found
 
 

@@ -15,8 +15,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, REDUCTIONS
-from bbvi.blankets.jaxpr.run import CUSTOM, bind, bind_custom, called, reached, run
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, scan_sizes
+from bbvi.blankets.jaxpr.run import bind, bind_custom, called, reached, run
 from bbvi.numerics import special
 
 _MOST_UNROLLED = 16
@@ -115,7 +115,7 @@ class _Rules:
     def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
         """A loop whose body is evaluated in the same way; what never meets a sample stays without."""
         params, body = eqn.params, eqn.params["jaxpr"]
-        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        num_consts, num_carry = scan_sizes(eqn)
         has = [isinstance(value, Last) for value in values]
         while True:
             entered = reached(body.jaxpr, [v for v, yes in zip(body.jaxpr.invars, has, strict=True) if yes])

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from bbvi.blankets.jaxpr.primitives import scan_sizes
 from bbvi.blankets.jaxpr.run import reached, run
 from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, covers, everything, reduce, stack, union
 
@@ -23,7 +24,7 @@ def scan(scope: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     """The rule for `scan`: the final carry, then the stacked results."""
     params = eqn.params
     length, body = params["length"], params["jaxpr"]
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = scan_sizes(eqn)
     consts, init, xs = ins[:num_consts], ins[num_consts : num_consts + num_carry], ins[num_consts + num_carry :]
     if length == 0:
         return [*init, *[None] * (len(eqn.outvars) - num_carry)]
@@ -111,7 +112,7 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
 def _values(scope: Any, eqn: Any) -> list[Any]:
     """What is known of the body's inputs over all steps, such as a counter of the steps."""
     params = eqn.params
-    num_consts, num_carry, body = params["num_consts"], params["num_carry"], params["jaxpr"].jaxpr
+    (num_consts, num_carry), body = scan_sizes(eqn), params["jaxpr"].jaxpr
     values = [scope.value_of(atom) for atom in eqn.invars]
     known = [value is not None for value in values]
     clean = [*known]
@@ -140,7 +141,7 @@ def _values(scope: Any, eqn: Any) -> list[Any]:
 def _run_clean(eqn: Any, values: list[Any], clean: list[bool], kept: list[int]) -> list[Any]:
     """The carries that read no latent, before each step, by running the loop on them alone."""
     params = eqn.params
-    num_consts, num_carry, closed = params["num_consts"], params["num_carry"], params["jaxpr"]
+    (num_consts, num_carry), closed = scan_sizes(eqn), params["jaxpr"]
     outputs = [closed.jaxpr.outvars[k] for k in kept]
     first_x = num_consts + num_carry
 

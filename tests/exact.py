@@ -305,7 +305,8 @@ class Exact:
             assert isinstance(self.groups, Cohort)
             numbers, counts = by_bucket(numbers, self.groups.bucket, len(self.analysis.buckets))
         rows = jax.tree.map(lambda leaf: leaf[numbers], self.params["locals"])
-        return Batch(numbers, self.groups.take(numbers), self.groups.lengths(numbers), rows, counts)
+        data, lengths = self.groups.take(numbers), self.groups.lengths(numbers)
+        return Batch(numbers, data, lengths, rows, counts, num_groups=self.problem.num_groups)
 
     def expected(self, gradient: Any, num: int = 2, numbers: Any = None, chunk: int | None = None) -> Any:
         """The estimator's mean over ALL outcomes of `num` independent draws, for one batch of groups."""

@@ -38,14 +38,14 @@ MUTANTS = {
     ),
     "N/B applied twice": Mutant(
         "gradients/evaluate.py",
-        "of_globals = of_globals + scale * (",
-        "of_globals = of_globals + scale * scale * (",
+        "of_globals = of_globals + layout.scale * (",
+        "of_globals = of_globals + layout.scale * layout.scale * (",
         "all_batches or batches_by_repeats",
     ),
     "N/B applied to the rows": Mutant(
         "gradients/evaluate.py",
         "weight = log_p - log_q_i if rao_blackwell else log_p",
-        "weight = (scale if name in problem.locals else 1.0) * (log_p - log_q_i) if rao_blackwell else log_p",
+        "weight = layout.share(name) * (log_p - log_q_i) if rao_blackwell else log_p",
         "all_batches or row_in_the_batch",
     ),
     "PlugIn in place of LeaveOneOut": Mutant(
@@ -56,14 +56,14 @@ MUTANTS = {
     ),
     "padding counted in the score": Mutant(
         "draws/rows.py",
-        "keep = jnp.arange(shape[0]) < own[latent.shape[0]][:, None]",
-        "keep = jnp.arange(shape[0]) <= own[latent.shape[0]][:, None] + shape[0]",
+        "return jnp.where(real.reshape(*real.shape, *[1] * (found.ndim - real.ndim)), found, 0)",
+        "return found",
         "unbiased_by_enumeration or padding",
     ),
     "padding counted in log q": Mutant(
         "draws/layout.py",
-        "return zero_padding(rows.real, layout.latents[name].density(on, rows.prepared, u)[0]).sum(0), ()",
-        "return layout.latents[name].density(on, rows.prepared, u)[0].sum(0), ()",
+        "return zero_padding(rows.real, self.latents[name].density(self.on, rows.prepared, u)[0]).sum(0), ()",
+        "return self.latents[name].density(self.on, rows.prepared, u)[0].sum(0), ()",
         "unbiased_by_enumeration or padding",
     ),
     "a blanket that misses a broadcast": Mutant(

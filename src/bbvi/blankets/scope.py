@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 class Scope:
-    """Factors with lanes on the last axis, and the latents whose blankets they are in."""
+    """Terms with lanes on the last axis, and the latents whose blankets they are in."""
 
     def __init__(self, problem: Problem, blankets: Blankets, *, of_groups: bool):
         self.problem, self.of_groups, self._blankets = problem, of_groups, blankets
@@ -39,14 +39,14 @@ class Scope:
         self._look_ups = blankets.look_ups if of_groups else {}
 
     def terms(self, beta: Point, z: Point, lanes: Lanes) -> Terms:
-        """All arrays of factors."""
+        """Evaluate all arrays of terms."""
         if not self.of_groups:
             return self._blankets.prior_factors(beta.values, lanes.data, 1, beta.logs)
         one = {name: value[..., 0] for name, value in beta.values.items()}
         return self._blankets.factors_over_groups(one, z.values, lanes.data, len(lanes.groups), z.logs)
 
     def reading(self, names: Iterable[str]) -> list[str]:
-        """The arrays of factors that read any of these latents."""
+        """Name the arrays of terms that read any of these latents."""
         found: dict[str, None] = {}
         for name in names:
             found |= dict.fromkeys(self._part.get(name, {}))
@@ -54,7 +54,7 @@ class Scope:
         return list(found)
 
     def log_p(self, names: Sequence[str], terms: Terms, lanes: Lanes) -> Arrays:
-        """Of each factor i of these latents, the sum of the terms that read it: linear in the terms.
+        """Sum, for each factor i of these latents, the terms that read it: linear in the terms.
 
         A global's are summed over the groups, too: one lane is left.
         """
@@ -74,7 +74,7 @@ class Scope:
         return total
 
     def changed(self, names: Sequence[str], accepted: Arrays, terms: Terms, lanes: Lanes) -> dict[str, Array]:
-        """Which factors read an accepted element: the sums of `log_p` the other way round."""
+        """Tell which terms read an accepted element: the sums of `log_p` the other way round."""
         shapes = {term: jax.ShapeDtypeStruct(terms[term].shape, terms[term].dtype) for term in self.reading(names)}
         kind = next(iter(shapes.values())).dtype
         back = jax.linear_transpose(lambda terms: self.log_p(names, terms, lanes), shapes)
@@ -83,7 +83,7 @@ class Scope:
 
 
 def scopes(analysis: Analysis) -> list[Scope]:
-    """The globals' scope and those of the buckets of groups."""
+    """List the globals' scope and those of the buckets of groups."""
     found = [Scope(analysis.problem, analysis.blankets, of_groups=False)]
     if analysis.problem.num_groups:
         buckets = analysis.buckets or (analysis.whole,)

@@ -1,14 +1,41 @@
 """Section 4.2: which groups a step looks at, uniform without replacement, in time that does not grow with N."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from bbvi.families.abstract import Lambda
+from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
+
+
+class Batch(eqx.Module):
+    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
+
+    With `counts` the groups stand in the order of their buckets, that many in each.
+    """
+
+    groups: Int[Array, " batch"]
+    rows: Any
+    lengths: dict[str, Array]
+    params: Lambda
+    counts: Int[Array, " buckets"] | None = None
+    #: N, the number of all groups
+    num_groups: int = eqx.field(static=True, kw_only=True)
+
+    @property
+    def scale(self) -> float:
+        """N/B: how many groups of the data each group of the batch stands for."""
+        return self.num_groups / len(self.groups)
+
+    def real(self, latent: Latent, lengths: Mapping[str, int]) -> Bool[Array, "batch *factors"]:
+        """Tell which factors of a local latent, padded to these lengths, are not padding."""
+        return jax.vmap(lambda own: latent.mask(dict(lengths), own))(self.lengths)
 
 
 def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -> Int[Array, " batch"]:
@@ -43,16 +70,3 @@ def check_batch_size(batch_size: int | None, num_groups: int) -> int:
     if batch_size > num_groups:
         raise ValueError(f"batch_size={batch_size} is larger than the number of groups, {num_groups}")
     return int(batch_size)
-
-
-class Batch(NamedTuple):
-    """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
-
-    With `counts` the groups stand in the order of their buckets, that many in each.
-    """
-
-    groups: Int[Array, " batch"]
-    rows: Any
-    lengths: dict[str, Array]
-    params: Lambda
-    counts: Int[Array, " buckets"] | None = None

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt32
 
+from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer
 from bbvi.families import Params
 from bbvi.model.latents import Latent
@@ -68,33 +69,30 @@ def global_rows(drawer: Drawer, params: Params, key: Key, num_samples: int) -> R
 
 def local_rows(
     drawer: Drawer,
-    params: Params,
-    keys: UInt32[Array, "batch 2"],
-    groups: Int[Array, " batch"],
+    name: str,
+    batch: Batch,
+    key: Key,
     lengths: Mapping[str, int],
-    own: Mapping[str, Array],
     packing: Packing | None,
     num_samples: int,
 ) -> Rows:
-    """The factors of a local latent of all groups of a batch; `params` has groups first."""
-    latent = drawer.latent
+    """The factors of the local latent `name` of all groups of a batch."""
+    latent, params = drawer.latent, batch.params[name]
     elements = jnp.asarray(latent.elements(dict(lengths)))
+    keys = jax.vmap(lambda group: fold(fold(key, group), name))(batch.groups)
     if packing is not None:
         inner = int(np.prod(elements.shape[1:]))
         flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
         slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
         number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
-        rows = Rows(flat, keys[slots], groups[slots], number, real, used)
+        rows = Rows(flat, keys[slots], batch.groups[slots], number, real, used)
         _, prepared = over_rows(lambda part: ((), drawer.prepare(part.prepared)), rows, _PLACES * inner)
         return rows._replace(prepared=prepared)
-    slots = jnp.repeat(jnp.arange(len(groups)), int(np.prod(elements.shape)))
-    number = jnp.tile(elements.reshape(-1), len(groups))
-    everywhere: Array | None = None
-    if latent.ragged_axes:
-        everywhere = jax.vmap(lambda n: latent.mask(dict(lengths), n))(dict(own)).reshape(-1)
-    return _filled(
-        Rows(_flat(latent, params), keys[slots], groups[slots], number, everywhere, None), drawer, num_samples
-    )
+    slots = jnp.repeat(jnp.arange(len(batch.groups)), int(np.prod(elements.shape)))
+    number = jnp.tile(elements.reshape(-1), len(batch.groups))
+    everywhere = batch.real(latent, lengths).reshape(-1) if latent.ragged_axes else None
+    rows = Rows(_flat(latent, params), keys[slots], batch.groups[slots], number, everywhere, None)
+    return _filled(rows, drawer, num_samples)
 
 
 def _flat(latent: Latent, params: Params) -> Params:
@@ -115,22 +113,16 @@ def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
     return rows._replace(prepared=drawer.prepare(rows.prepared))
 
 
-def key_rows(key: Key, groups: Array, name: str) -> UInt32[Array, "batch 2"]:
-    """The keys of a latent in several groups."""
-    return jax.vmap(lambda group: fold(fold(key, group), name))(groups)
-
-
-def unpack(latent: Latent, flat: Any, batch: int, shape: tuple[int, ...], packing: Packing | None, own: Any) -> Any:
-    """From rows back to arrays with groups first, zero where there is padding."""
+def unpack(flat: Any, batch: int, shape: tuple[int, ...], packing: Packing | None, real: Array | None) -> Any:
+    """From rows back to arrays with groups first, zero where packed ones have padding."""
 
     def one(leaf: Array) -> Array:
-        if packing is None:
+        if packing is None or real is None:
             return leaf[: batch * int(np.prod(shape))].reshape(batch, *shape, *leaf.shape[1:])
         places = leaf.reshape(-1, *shape[1:], *leaf.shape[1:])
         at = packing.first[:, None] + jnp.arange(shape[0])
-        keep = jnp.arange(shape[0]) < own[latent.shape[0]][:, None]
         found = places[jnp.minimum(at, len(places) - 1)]
-        return jnp.where(keep.reshape(*keep.shape, *[1] * (found.ndim - 2)), found, 0)
+        return jnp.where(real.reshape(*real.shape, *[1] * (found.ndim - real.ndim)), found, 0)
 
     return jax.tree.map(one, flat)
 

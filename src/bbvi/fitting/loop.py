@@ -170,7 +170,8 @@ class Loop:
             rows, lengths = jax.tree.map(lambda leaf: leaf[i], source.rows), {}
         else:
             rows, lengths = source.take(groups), source.lengths(groups)
-        return Batch(groups, rows, lengths, jax.tree.map(lambda leaf: leaf[groups], params["locals"]), counts)
+        local, num = jax.tree.map(lambda leaf: leaf[groups], params["locals"]), self.analysis.problem.num_groups
+        return Batch(groups, rows, lengths, local, counts, num_groups=num)
 
     def _step(
         self, state: State, key: Key, data: Any, source: Any, i: Array, buffers: Any

@@ -1,6 +1,6 @@
-"""One chunk of samples: draws, factors, log p_i, log q_i and scores, for the globals and a batch of groups.
+"""One chunk of samples in three stages: draw, evaluate the terms that give log p_i, weigh the scores.
 
-Arrays have samples on the last axis. Draws and sums over samples go row by row (`rows.py`); in between, the factors
+Arrays have samples on the last axis. Draws and sums over samples go row by row (`draws/rows.py`); in between, the terms
 of log p are evaluated in blocks of groups that stay small in memory, bucket by bucket.
 """
 
@@ -11,15 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets.analysis import Analysis
-from bbvi.draws.batch import Batch
-from bbvi.draws.layout import Buffers, Layout, drawn, model_values, num_floored, shaped, total_log_q, zero_padding
+from bbvi.draws.draws import Cut
+from bbvi.draws.layout import Arrays, Buffers, Layout, zero_padding
 from bbvi.draws.rows import Rows, at_least, over_rows
 from bbvi.families import Params
 from bbvi.gradients.group_blocks import GroupBlocks, GroupTerms, Shares, sum_of_all
 from bbvi.model.problem import Terms
-from bbvi.numerics.address import Key
-from bbvi.numerics.xla import materialise, run_time_true
+from bbvi.numerics.xla import materialise
 
 Consume = Callable[[Any, Array, Params], Any]
 
@@ -33,16 +31,22 @@ class Chunk(NamedTuple):
     floored: Int[Array, ""]
 
 
+class LogP(NamedTuple):
+    """log p_i by rows, samples of the part of log p that no group owns and of the batch's groups; locals' log p_i by places."""
+
+    rows: dict[str, Float[Array, "rows samples"]]
+    prior: Float[Array, " samples"]
+    groups: Float[Array, " samples"] | float
+    places: Arrays
+
+
 def evaluate(
-    analysis: Analysis,
     layout: Layout,
     data: Any,
-    batch: Batch | None,
-    *,
-    rao_blackwell: bool,
-    key: Key,
     samples: Array,
     counts: Array | None,
+    *,
+    rao_blackwell: bool,
     states: dict[str, Any],
     buffers: Buffers,
     consume: Consume,
@@ -51,77 +55,103 @@ def evaluate(
 
     `counts` tells which samples count, where the last chunk is not full.
     """
-    problem, blankets, on = analysis.problem, analysis.blankets, run_time_true(key)
-    u = {name: drawn(layout, name, on, samples, buffers.draws.get(name)) for name in layout.rows}
-    beta, logs = model_values(problem.globals, {n: shaped(problem, n, u[n]) for n in problem.globals}, on)
-    beta |= problem.call_site(key, samples)
-
-    def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
-        return blankets.prior_factors(beta, data, len(samples), logs)
-
-    prior = materialise(on, prior_at, beta, logs)
-    sums = materialise(on, lambda terms: blankets.sums(blankets.prior, terms), prior)
-    elbo, scale = sum_of_all(sums), 1.0
-    log_p: dict[str, Any] = {}
-    shares: Shares | None = None
-    places: dict[str, Array] = {}
-    if batch is not None:
-        scale = problem.num_groups / len(batch.groups)
-        here = GroupTerms(analysis, beta, logs, key, samples)
-        shares, places, log_p = here.sweep(GroupBlocks(analysis, layout, batch, u), buffers.log_p)
-    for name in problem.globals:
-        # N/B is applied here, once: to the groups' part of a global's log p_i
-        of_globals = blankets.log_p(blankets.prior, name, prior, sums)
-        if shares is not None:
-            chosen = blankets.log_p_looked_up(name, shares.looked_up[name])
-            of_globals = of_globals + scale * (shares.log_p[name] + chosen)
-        log_p[name] = _as_rows(of_globals, problem.shape(name), layout.rows[name], len(samples))
-    local_elbo = 0.0 if shares is None else shares.elbo
-    fitted = analysis.fitted(batch is not None)
+    u = {name: layout.drawn(name, samples, buffers.draws.get(name)) for name in layout.rows}
+    log_p = _log_p(layout, data, samples, u, buffers.log_p)
+    elbo, of_groups, rows = log_p.prior, log_p.groups, log_p.rows
     if not rao_blackwell:
         # Eq. 3 needs the ELBO before any weight
-        log_qs = {name: total_log_q(layout, name, u[name], on) for name in layout.rows}
-        elbo = elbo - sum(log_qs[name] for name in problem.globals)
-        local_elbo = local_elbo - sum((log_qs[name] for name in problem.locals if name in log_qs), 0.0)
-        whole = {name: elbo + (scale if name in problem.globals else 1.0) * local_elbo for name in layout.rows}
-        log_p = {
-            name: jnp.broadcast_to(whole[name], (len(layout.rows[name].elements), len(samples))) for name in fitted
-        }
-
-    def sum_up(name: str) -> Callable[..., Any]:
-        def tile(rows: Rows, u: Array, log_p: Array, state: Any) -> Any:
-            log_q_i, score = layout.latents[name].density(on, rows.prepared, u)
-
-            def weigh(log_p: Array, log_q_i: Array) -> Array:
-                weight = log_p - log_q_i if rao_blackwell else log_p
-                return weight if counts is None else jnp.where(counts, weight, 0)
-
-            weight = materialise(on, weigh, log_p, log_q_i)
-            score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
-            # padding is taken out of the sums, which are small
-            sums = jax.tree.map(lambda leaf: zero_padding(rows.real, leaf), consume(state, weight, score))
-            moved = num_floored(layout.latents[name].latent, rows, u, counts)
-            return (zero_padding(rows.real, log_q_i).sum(0), moved), sums
-
-        return tile
-
+        log_qs = {name: layout.total_log_q(name, u[name]) for name in layout.rows}
+        elbo = elbo - sum(log_qs[name] for name in layout.problem.globals)
+        of_groups = of_groups - sum((log_qs[name] for name in layout.problem.locals if name in log_qs), 0.0)
+        for name in layout.fitted:
+            whole = elbo + (layout.scale if name in layout.problem.globals else 1.0) * of_groups
+            rows[name] = jnp.broadcast_to(whole, (len(layout.rows[name].elements), len(samples)))
     new_states, floored = {}, jnp.int32(0)
     for name in layout.rows:
-        rows = layout.rows[name]
-        if name in fitted:
-            (log_q_total, moved), new_states[name] = over_rows(
-                sum_up(name), rows, layout.tiles[name], u[name], log_p[name], states[name]
+        if name in layout.fitted:
+            tile = _weigh(layout, name, counts, rao_blackwell, consume)
+            (log_q, moved), new_states[name] = over_rows(
+                tile, layout.rows[name], layout.tiles[name], u[name], rows[name], states[name]
             )
             floored = floored + moved
         else:
-            log_q_total = total_log_q(layout, name, u[name], on)
+            log_q = layout.total_log_q(name, u[name])
         if rao_blackwell:
-            share = scale if name in problem.locals else 1.0
-            elbo = elbo - share * log_q_total
-    elbo = elbo + scale * local_elbo
-    used = Buffers({name: u[name] for name in buffers.draws}, {name: places[name] for name in buffers.log_p})
+            elbo = elbo - layout.share(name) * log_q
+    elbo = elbo + layout.scale * of_groups
+    used = Buffers({name: u[name] for name in buffers.draws}, {name: log_p.places[name] for name in buffers.log_p})
     return Chunk(new_states, used, elbo if counts is None else jnp.where(counts, elbo, 0), floored)
 
 
-def _as_rows(log_p: Any, shape: tuple[int, ...], rows: Rows, num: int) -> Float[Array, "rows samples"]:
-    return at_least(jnp.broadcast_to(log_p, (*shape, num)).reshape(-1, num), len(rows.elements))
+def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> LogP:
+    """Evaluate the terms at these draws, and sum those in the blanket of each factor of q (Eq. 6)."""
+    problem, blankets = layout.problem, layout.analysis.blankets
+    beta, logs = layout.global_values(u, samples)
+
+    def prior_at(beta: Arrays, logs: Arrays) -> Terms:
+        return blankets.prior_factors(beta, data, len(samples), logs)
+
+    prior = materialise(layout.on, prior_at, beta, logs)
+    sums = materialise(layout.on, lambda terms: blankets.sums(blankets.prior, terms), prior)
+    rows: dict[str, Any] = {}
+    places: Arrays = {}
+    shares: Shares | None = None
+    if layout.batch is not None:
+        here = GroupTerms(layout, beta, logs, samples)
+        shares, places, rows = here.sweep(GroupBlocks(layout, u), into)
+    for name in problem.globals:
+        of_globals = blankets.log_p(blankets.prior, name, prior, sums)
+        if shares is not None:
+            # N/B is applied here, once: to the groups' part of a global's log p_i
+            chosen = blankets.log_p_looked_up(name, shares.looked_up[name])
+            of_globals = of_globals + layout.scale * (shares.log_p[name] + chosen)
+        flat = jnp.broadcast_to(of_globals, (*problem.shape(name), len(samples))).reshape(-1, len(samples))
+        rows[name] = at_least(flat, len(layout.rows[name].elements))
+    return LogP(rows, sum_of_all(sums), 0.0 if shares is None else shares.elbo, places)
+
+
+def _weigh(
+    layout: Layout, name: str, counts: Array | None, rao_blackwell: bool, consume: Consume
+) -> Callable[..., tuple[Any, Any]]:
+    """Make the function of a tile of rows that consumes weights and scores, and returns totals of log q and floored draws."""
+
+    def weigh(log_p: Array, log_q_i: Array) -> Array:
+        weight = log_p - log_q_i if rao_blackwell else log_p
+        return weight if counts is None else jnp.where(counts, weight, 0)
+
+    def tile(rows: Rows, u: Array, log_p: Array, state: Any) -> Any:
+        log_q_i, score = layout.latents[name].density(layout.on, rows.prepared, u)
+        weight = materialise(layout.on, weigh, log_p, log_q_i)
+        score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
+        # padding is taken out of the sums, which are small
+        sums = jax.tree.map(lambda leaf: zero_padding(rows.real, leaf), consume(state, weight, score))
+        return (zero_padding(rows.real, log_q_i).sum(0), layout.num_floored(name, rows, u, counts)), sums
+
+    return tile
+
+
+def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
+    """Sum over all chunks in the memory of one; also give the ELBO and its standard error.
+
+    `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
+    """
+
+    def see(chunk: Array, shift: Array | float) -> tuple[Array, Any]:
+        sums, elbo, counts = visit(chunk)
+        shift = jnp.where(chunk == 0, elbo[0], shift)
+        centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
+        return shift, (sums, jnp.stack([centred.sum(), (centred**2).sum()]))
+
+    def add(chunk: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        shift, more = see(chunk, carry[0])
+        return shift, jax.tree.map(jnp.add, carry[1], more)
+
+    first = jnp.uint32(0)
+    if cut.num_chunks == 1:
+        shift, (sums, of_elbo) = see(first, 0.0)
+    else:
+        shapes = jax.eval_shape(lambda: see(first, 0.0))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        shift, (sums, of_elbo) = jax.lax.fori_loop(first, jnp.uint32(cut.num_chunks), add, zero)
+    mean, square = of_elbo / cut.num
+    return sums, shift + mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float
 from bbvi.blankets.analysis import Analysis, Bucket
 from bbvi.blankets.blankets import Blankets, Patterns
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
-from bbvi.draws.batch import Batch
 from bbvi.draws.layout import Layout, model_values, shaped
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
@@ -94,30 +93,28 @@ class EveryValue:
         return max(plan.num_jointly if strategy.joint else plan.num_one_by_one for strategy, plan in found)
 
     def __call__(
-        self, layout: Layout, batch: Batch | None, u: Draws, log_q: Totals, at: tuple[Key, Array, Array | None]
+        self, layout: Layout, u: Draws, log_q: Totals, samples: Array, counts: Array | None
     ) -> tuple[Array, Array, Totals]:
         """Samples of the part of log p that no group owns and of that of the batch's groups; by rows, q_i(k) times the sum
         over samples of log p_i at the value k, up to a constant.
 
         The groups' part carries N/B in the sums of globals, but not in those of locals, nor in its samples. `u` and `log_q`
-        are by rows too; `at` are a key, the samples' numbers and which of them count.
+        are by rows too; `counts` tells which samples count.
         """
-        problem, (key, samples, counts) = self._analysis.problem, at
+        problem = layout.problem
         of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
         tables = {name: shaped(problem, name, log_q[name]) for name in problem.globals if name in log_q}
-        beta, logs = model_values(problem.globals, of_globals, run_time_true(key))
-        point = Point(key, samples, counts, of_globals, beta | problem.call_site(key, samples), logs)
+        point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
         prior, totals = self._prior_part(point, tables)
         groups = jnp.zeros(len(samples))
-        if batch is not None:
+        if layout.batch is not None:
             own = {name: log_q[name] for name in problem.locals if name in log_q}
             # together with all others, a latent's draws play no part, but its probabilities do
-            group_blocks = GroupBlocks(self._analysis, layout, batch, u | own if self._of_groups.joint else u)
+            group_blocks = GroupBlocks(layout, u | own if self._of_groups.joint else u)
             out = {name: jnp.zeros((*self._lead(group_blocks, name), len(self.supports[name]))) for name in own}
             width = 1 if self._of_groups.exact else len(samples)
             (groups, more), found = group_blocks.sweep(lambda *a: self._block(point, tables, *a), width, out)
-            scale = problem.num_groups / len(batch.groups)
-            totals = {name: leaf + scale * more[name] for name, leaf in totals.items()}
+            totals = {name: leaf + layout.scale * more[name] for name, leaf in totals.items()}
             for name, leaf in found.items():
                 rows = _as_rows(leaf, log_q[name])
                 totals[name] = rows if self._of_groups.joint else rows * jnp.exp(log_q[name])

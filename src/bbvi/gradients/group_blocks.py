@@ -8,15 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.blankets.analysis import Analysis, Bucket
+from bbvi.blankets.analysis import Bucket
 from bbvi.blankets.blankets import Blankets, Sums
-from bbvi.draws.batch import Batch
-from bbvi.draws.layout import Layout, model_values, packing_of
-from bbvi.draws.rows import Packing, at_least
+from bbvi.draws.layout import Layout, model_values
+from bbvi.draws.rows import at_least
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
-from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import materialise, run_time_true
+from bbvi.numerics.address import fold
+from bbvi.numerics.xla import materialise
 
 _FLOATS_PER_BLOCK = 1 << 17
 
@@ -36,17 +35,15 @@ class GroupBlocks:
     have groups first, and stand like the draws.
     """
 
-    def __init__(self, analysis: Analysis, layout: Layout, batch: Batch, u: dict[str, Array]):
-        self.analysis, self.layout, self.batch, self.problem = analysis, layout, batch, analysis.problem
+    def __init__(self, layout: Layout, u: dict[str, Array]):
+        assert layout.batch is not None
+        self.layout, self.batch, self.problem, self.analysis = layout, layout.batch, layout.problem, layout.analysis
         #: draws by places: packed ones by position, others by group
         self.draws = {name: self._by_place(name, u[name]) for name in self.problem.locals}
 
-    def _packing(self, name: str) -> Packing | None:
-        return packing_of(self.layout, self.problem.locals[name])
-
     def _by_place(self, name: str, u: Array) -> Array:
         shape = self.problem.shape(name)
-        inner = shape[1:] if self._packing(name) is not None else shape
+        inner = shape[1:] if self.layout.packing(name) is not None else shape
         size = int(np.prod(inner))
         num = len(u) // size
         return u[: num * size].reshape(num, *inner, *u.shape[1:])
@@ -93,7 +90,7 @@ class GroupBlocks:
             rows = cut_rows(rows, self.analysis.axes, bucket.problem.lengths)
         u = {}
         for name in self.problem.locals:
-            packing, shape = self._packing(name), bucket.problem.shape(name)
+            packing, shape = self.layout.packing(name), bucket.problem.shape(name)
             if packing is None:
                 u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
                 for axis, length in enumerate(shape, start=1):
@@ -106,7 +103,7 @@ class GroupBlocks:
     def _put(self, out: Any, arrays: Any, at: Any, size: int) -> Any:
         new = {}
         for name, leaf in arrays.items():
-            packing = self._packing(name)
+            packing = self.layout.packing(name)
             begin = at if packing is None else packing.first[at]
             value = leaf if packing is None else leaf[0]
             new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))
@@ -116,14 +113,14 @@ class GroupBlocks:
 class GroupTerms:
     """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
 
-    def __init__(self, analysis: Analysis, beta: Any, logs: Any, key: Key, samples: Any):
-        self.beta, self.logs, self.key, self.samples = beta, logs, key, samples
-        self.problem, self.on = analysis.problem, run_time_true(key)
+    def __init__(self, layout: Layout, beta: Any, logs: Any, samples: Any):
+        self.beta, self.logs, self.samples = beta, logs, samples
+        self.problem, self.key, self.on = layout.problem, layout.key, layout.on
 
     def sweep(
         self, group_blocks: GroupBlocks, into: dict[str, Array]
     ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
-        """All groups: the shares summed, log p_i of the locals by group_blocks, and the same as rows."""
+        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
         num, width = len(group_blocks.batch.groups), len(self.samples)
         out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
         shares, out = group_blocks.sweep(self._block, width, out)
@@ -181,5 +178,5 @@ def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indi
 
 
 def sum_of_all(sums: Sums) -> Any:
-    """The sum of all factors, for each sample."""
+    """Sum all terms, for each sample."""
     return sum((max(made.items(), key=lambda item: len(item[0]))[1] for made in sums.values()), 0.0)

@@ -14,14 +14,13 @@ from jaxtyping import Array, Float
 
 from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import MonteCarlo, cut_samples
-from bbvi.draws.layout import drawn, lay_out, total_log_q
+from bbvi.draws.layout import lay_out, zero_padding
 from bbvi.draws.rows import Rows
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.gradients.abstract import AbstractGradient, Estimate
+from bbvi.gradients.evaluate import sum_chunks
 from bbvi.gradients.every_value import EveryValue
-from bbvi.gradients.score import in_shape, sum_chunks
 from bbvi.gradients.value_sums import Totals
-from bbvi.numerics.xla import run_time_true
 
 
 class LocalExpectation(AbstractGradient):
@@ -62,23 +61,22 @@ class LocalExpectation(AbstractGradient):
         layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
         tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
-        log_q, on = {name: table.log_q for name, table in tables.items()}, run_time_true(key)
+        log_q = {name: table.log_q for name, table in tables.items()}
 
         def visit(chunk: Array) -> tuple[Totals, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            u = {name: drawn(layout, name, on, samples, None) for name in layout.rows}
-            elbo, of_groups, totals = every(layout, batch, u, log_q, (key, samples, counts))
-            scale = 1.0 if batch is None else analysis.problem.num_groups / len(batch.groups)
-            elbo = elbo + scale * of_groups
+            u = {name: layout.drawn(name, samples) for name in layout.rows}
+            elbo, of_groups, totals = every(layout, u, log_q, samples, counts)
+            elbo = elbo + layout.scale * of_groups
             for name in layout.rows:
-                own = exact[name] if name in exact else total_log_q(layout, name, u[name], on)
-                elbo = elbo - (scale if name in analysis.problem.locals else 1.0) * own
+                own = exact[name] if name in exact else layout.total_log_q(name, u[name])
+                elbo = elbo - layout.share(name) * own
             return totals, elbo, counts
 
         totals, elbo, error = sum_chunks(cut, visit)
         rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}
         squares = {name: table.squared_score() for name, table in tables.items()}
-        gradient, fisher = (in_shape(analysis, layout, batch, part) for part in (rows, squares))
+        gradient, fisher = (layout.in_shape(part) for part in (rows, squares))
         return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, jnp.int32(0))
 
 
@@ -92,7 +90,7 @@ class _Table:
         self._q, self._real = jnp.exp(self.log_q), rows.real
 
     def minus_entropy(self) -> Float[Array, ""]:
-        return self._masked((self._q * self.log_q).sum(-1)).sum()
+        return zero_padding(self._real, (self._q * self.log_q).sum(-1)).sum()
 
     def gradient(self, log_p: Float[Array, "rows values"]) -> Params:
         """From q_i(k) times the mean of log p_i at k, up to a constant."""
@@ -105,11 +103,6 @@ class _Table:
 
     def _times_score(self, weight: Array, power: int) -> Params:
         def one(h: Array) -> Array:
-            return self._masked((weight.reshape(*weight.shape, *[1] * (h.ndim - 2)) * h**power).sum(1))
+            return zero_padding(self._real, (weight.reshape(*weight.shape, *[1] * (h.ndim - 2)) * h**power).sum(1))
 
         return {p: one(h) for p, h in self._score.items()}
-
-    def _masked(self, leaf: Array) -> Array:
-        if self._real is None:
-            return leaf
-        return jnp.where(self._real.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)

@@ -14,20 +14,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.blankets.analysis import Analysis
-from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import cut_samples
-from bbvi.draws.layout import Layout, drawn, lay_out, num_floored, total_log_q
+from bbvi.draws.layout import Layout, lay_out
 from bbvi.draws.rows import Rows, over_rows
 from bbvi.families import Params
 from bbvi.families.abstract import Lambda
 from bbvi.gradients.abstract import AbstractGradient, Estimate
+from bbvi.gradients.evaluate import sum_chunks
 from bbvi.gradients.group_blocks import GroupBlocks
-from bbvi.gradients.score import in_shape, sum_chunks
 from bbvi.gradients.slopes import Slopes
 from bbvi.numerics.address import Key
-from bbvi.numerics.xla import run_time_true, stored
+from bbvi.numerics.xla import stored
 
 
 class Pathwise(AbstractGradient):
@@ -65,12 +63,11 @@ class Pathwise(AbstractGradient):
 
         def visit(chunk: Array) -> tuple[Sums, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            along = _Along(layout, samples, counts)
-            return *_chunk(analysis, slopes, along, batch, key), counts
+            return *_chunk(slopes, _Along(layout, samples, counts)), counts
 
         sums, elbo, error = sum_chunks(cut, visit)
         means = jax.tree.map(lambda leaf: leaf / cut.num, (sums.gradient, sums.squares))
-        gradient, fisher = (in_shape(analysis, layout, batch, part) for part in means)
+        gradient, fisher = (layout.in_shape(part) for part in means)
         return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, sums.floored)
 
 
@@ -82,30 +79,27 @@ class Sums(NamedTuple):
     floored: Int[Array, ""]
 
 
-def _chunk(
-    analysis: Analysis, slopes: Slopes, along: "_Along", batch: Batch | None, key: Key
-) -> tuple[Sums, Float[Array, " samples"]]:
+def _chunk(slopes: Slopes, along: "_Along") -> tuple[Sums, Float[Array, " samples"]]:
     """The sums of one chunk, and the ELBO's samples."""
-    problem, layout, num = analysis.problem, along.layout, len(along.samples)
+    layout = along.layout
     u, paths = {}, {}
     for name in layout.rows:
-        found = drawn(layout, name, run_time_true(key), along.samples, None)
+        found = layout.drawn(name, along.samples)
         u[name], paths[name] = found if layout.latents[name].paths else (found, None)
-    group_blocks = None if batch is None else GroupBlocks(analysis, layout, batch, u)
-    elbo, of_groups, slope = slopes(group_blocks, u, num)
-    scale = 1.0 if batch is None else problem.num_groups / len(batch.groups)
-    elbo, floored = elbo + scale * of_groups, jnp.int32(0)
-    gradient, squares, fitted = {}, {}, analysis.fitted(batch is not None)
+    group_blocks = None if layout.batch is None else GroupBlocks(layout, u)
+    elbo, of_groups, slope = slopes(group_blocks, u, len(along.samples))
+    elbo, floored = elbo + layout.scale * of_groups, jnp.int32(0)
+    gradient, squares = {}, {}
     for name, rows in layout.rows.items():
-        if name in fitted:
+        if name in layout.fitted:
             (log_q, moved), found = over_rows(
                 along.tile(name), rows, layout.tiles[name], u[name], slope[name], paths[name]
             )
             (gradient[name], squares[name]), floored = found, floored + moved
         else:
-            log_q = total_log_q(layout, name, u[name], run_time_true(key))
-        elbo = elbo - (scale if name in problem.locals else 1.0) * log_q
-    return Sums(gradient, squares, floored), stored(run_time_true(key), elbo)
+            log_q = layout.total_log_q(name, u[name])
+        elbo = elbo - layout.share(name) * log_q
+    return Sums(gradient, squares, floored), stored(layout.on, elbo)
 
 
 class _Along(NamedTuple):
@@ -135,6 +129,6 @@ class _Along(NamedTuple):
             real = jnp.ones(len(rows.elements), bool) if rows.real is None else rows.real
             where = (rows.keys, rows.groups, rows.elements, real)
             log_q, found = jax.vmap(one)(rows.prepared.params, *where, u, slope, path)
-            return (log_q.sum(0), num_floored(latent, rows, u, self.counts)), found
+            return (log_q.sum(0), self.layout.num_floored(name, rows, u, self.counts)), found
 
         return tile

@@ -1,21 +1,16 @@
 """Eq. 3, 6 and 10: noisy gradients of the ELBO from values of log p alone."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Analysis
-from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import AbstractDraws, Cut, cut_samples
-from bbvi.draws.layout import Layout, lay_out, new_buffers, packing_of
-from bbvi.draws.rows import Rows, unpack
+from bbvi.draws.layout import Layout, lay_out
+from bbvi.draws.rows import Rows
 from bbvi.families import Params
-from bbvi.families.abstract import Lambda
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, NoControlVariate
 from bbvi.gradients.evaluate import Chunk, evaluate
@@ -75,7 +70,7 @@ class Score(AbstractGradient):
         cut = cut_samples(draws, analysis.floats_per_draw, self.num_folds(draws))
         key = jnp.zeros(2, jnp.uint32)
         layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
-        return new_buffers(analysis, layout, cut.chunk)
+        return layout.buffers(cut.chunk)
 
     def _variate(self, draws: AbstractDraws) -> AbstractControlVariate:
         variate = NoControlVariate() if self.control_variate is None else self.control_variate
@@ -90,71 +85,25 @@ class Score(AbstractGradient):
         def visit(chunk: Array, consume: Any, states: Any, buffers: Any) -> Chunk:
             samples, counts = cut.samples(chunk)
             return evaluate(
-                analysis, layout, data, batch,
-                rao_blackwell=self.rao_blackwell, key=key, samples=samples, counts=counts,
-                states=states, buffers=buffers, consume=consume,
+                layout, data, samples, counts,
+                rao_blackwell=self.rao_blackwell, states=states, buffers=buffers, consume=consume,
             )  # fmt: skip
 
-        buffers = new_buffers(analysis, layout, cut.chunk) if buffers is None else buffers
-        zero = _zero_states(variate, analysis, layout, batch, cut)
+        buffers = layout.buffers(cut.chunk) if buffers is None else buffers
+        zero = _zero_states(variate, layout, cut)
         states, buffers, elbo, floored = _all_chunks(variate, visit, cut, zero, buffers)
         if variate.two_passes and cut.num_chunks > 1:
             states = _second_pass(variate, visit, cut, states, buffers)
         rows = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in states.items()}
         squares = {n: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for n, s in states.items()}
-        gradients, fisher = (in_shape(analysis, layout, batch, part) for part in (rows, squares))
+        gradients, fisher = (layout.in_shape(part) for part in (rows, squares))
         shift, total, total_squares = elbo
         mean = total / draws.num
         error = jnp.sqrt(jnp.maximum(total_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
         return Estimate(gradients["globals"], gradients["rows"], fisher, shift + mean, error, floored, buffers)
 
 
-def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
-    """The sums over all chunks, the ELBO and its standard error, in the memory of one chunk.
-
-    `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
-    """
-
-    def see(chunk: Array, shift: Array | float) -> tuple[Array, Any]:
-        sums, elbo, counts = visit(chunk)
-        shift = jnp.where(chunk == 0, elbo[0], shift)
-        centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
-        return shift, (sums, jnp.stack([centred.sum(), (centred**2).sum()]))
-
-    def add(chunk: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        shift, more = see(chunk, carry[0])
-        return shift, jax.tree.map(jnp.add, carry[1], more)
-
-    first = jnp.uint32(0)
-    if cut.num_chunks == 1:
-        shift, (sums, of_elbo) = see(first, 0.0)
-    else:
-        shapes = jax.eval_shape(lambda: see(first, 0.0))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        shift, (sums, of_elbo) = jax.lax.fori_loop(first, jnp.uint32(cut.num_chunks), add, zero)
-    mean, square = of_elbo / cut.num
-    return sums, shift + mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))
-
-
-def in_shape(analysis: Analysis, layout: Layout, batch: Batch | None, rows: Lambda) -> dict[str, Lambda]:
-    """From rows to the shapes of lambda, of the globals and of the batch's groups."""
-    problem = analysis.problem
-    found: dict[str, Lambda] = {"globals": {}, "rows": {}}
-    for name, flat in rows.items():
-        if name in problem.globals:
-            shape = problem.shape(name)
-            size = int(np.prod(shape))
-            found["globals"][name] = {p: leaf[:size].reshape(*shape, *leaf.shape[1:]) for p, leaf in flat.items()}
-        else:
-            assert batch is not None
-            packing, shape = packing_of(layout, problem.locals[name]), problem.shape(name)
-            found["rows"][name] = unpack(problem.locals[name], flat, len(batch.groups), shape, packing, batch.lengths)
-    return found
-
-
-def _zero_states(
-    variate: AbstractControlVariate, analysis: Analysis, layout: Layout, batch: Batch | None, cut: Cut
-) -> dict[str, Sums]:
+def _zero_states(variate: AbstractControlVariate, layout: Layout, cut: Cut) -> dict[str, Sums]:
     """Sums over no samples, for each latent that is fitted."""
 
     def zero(rows: Rows) -> Sums:
@@ -166,7 +115,7 @@ def _zero_states(
         shapes = jax.eval_shape(lambda w, h: _sums(variate, w[..., :1], w, h, cut), weight, score)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    return {name: zero(layout.rows[name]) for name in analysis.fitted(batch is not None)}
+    return {name: zero(layout.rows[name]) for name in layout.fitted}
 
 
 def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Cut) -> Sums:

@@ -80,7 +80,9 @@ class Ratios:
             block = numbers[begin : begin + most]
             padded = np.concatenate([block, np.repeat(block[-1:], min(most, len(numbers)) - len(block))])
             local = jax.tree.map(lambda leaf, p=padded: leaf[p], rows)
-            batch = Batch(jnp.asarray(padded), groups.take(padded), groups.lengths(padded), local)
+            batch = Batch(
+                jnp.asarray(padded), groups.take(padded), groups.lengths(padded), local, num_groups=len(groups)
+            )
             out.append(np.asarray(self._at_groups(beta, batch, key, samples))[: len(block)])
             self.problem.raise_failure()
         return np.concatenate(out)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from bbvi.blankets.scope import Arrays, Lanes
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
-from bbvi.sampling.sweep import AbstractKernel, Info, Scene, State, evaluate, point, sweep
+from bbvi.sampling.sweep import AbstractKernel, ChainState, Info, Scene, evaluate, point, sweep, total
 
 _SECONDS_PER_CHUNK = 0.3
 _MOST_IN_CHUNK = 200
@@ -28,6 +28,16 @@ class Schedule(NamedTuple):
     num_burn_in: int
     num_draws: int
     thin: int
+
+
+class Span(NamedTuple):
+    """Which sweeps a compiled chunk makes: `num_draws` draws from the sweep `first` on, held globals by number."""
+
+    held: Int[Array, " capacity"]
+    num_draws: Int[Array, ""]
+    first: Int[Array, ""]
+    thin: Int[Array, ""]
+    num_burn_in: Int[Array, ""]
 
 
 class Record(NamedTuple):
@@ -103,7 +113,7 @@ class Run(NamedTuple):
     kernel: AbstractKernel
     scene: Scene
     lanes: list[Lanes]
-    state: State
+    state: ChainState
     held: Arrays | None
     key: Key
     keep: tuple[str, ...]
@@ -141,10 +151,10 @@ class _Compiled:
         scopes = run.scene.scopes
         size = sum(leaf.size for n in range(len(scopes)) for k, leaf in run.state.u[n].items() if k in run.keep)
         self.capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
-        over_chains = (0, 0, None if run.held is None else 0, None, None, None, None, None, None, None)
+        over_chains = (0, 0, None if run.held is None else 0, None, None, None)
         self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains))
 
-    def chunk(self, state: State, done: int, count: int) -> tuple[State, Record]:
+    def chunk(self, state: ChainState, done: int, count: int) -> tuple[ChainState, Record]:
         schedule, which = self.run.schedule, np.zeros(self.capacity, np.int32)
         if self.run.held is not None:
             which[:count] = [held_draw(schedule, done + i) for i in range(count)]
@@ -152,57 +162,55 @@ class _Compiled:
         thin = 1 if burning else schedule.thin
         first = done if burning else schedule.num_burn_in + (done - schedule.num_burn_in) * thin
         state, record = self._chunk(
-            state, self._chains, self.run.held, self.run.lanes, self.run.key, jnp.asarray(which), jnp.int32(count),
-            jnp.int32(first), jnp.int32(thin), jnp.int32(schedule.num_burn_in),
+            state, self._chains, self.run.held, self.run.lanes, self.run.key,
+            Span(jnp.asarray(which), *map(jnp.int32, (count, first, thin, schedule.num_burn_in))),
         )  # fmt: skip
         return state, jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], record)
 
     def _one(
-        self, state: State, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, which: Array,
-        count: Array, first: Array, thin: Array, num_burn_in: Array,
-    ) -> tuple[State, Record]:  # fmt: skip
-        """One chain's chunk."""
+        self, state: ChainState, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, span: Span
+    ) -> tuple[ChainState, Record]:
+        """Make one chain's chunk of sweeps."""
         scene = self.run.scene
 
-        def terms_at(state: State) -> list[Terms]:
+        def terms_at(state: ChainState) -> list[Terms]:
             return evaluate(scene, [point(scene, s, state.u[n]) for n, s in enumerate(scene.scopes)], lanes)
 
         def one_sweep(number: Array, carry: Any) -> Any:
             state, terms, rates = carry
-            gain = jnp.where(number < num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
+            gain = jnp.where(number < span.num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
             at = fold(key, "sweep", number)
             state, info, terms = sweep(self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain)
-            return state, terms, jax.tree.map(lambda a, b: a + b / thin, rates, _rates(scene, info, lanes))
+            return state, terms, jax.tree.map(lambda a, b: a + b / span.thin, rates, _rates(scene, info, lanes))
 
         def one_draw(i: Int[Array, ""], carry: Any) -> Any:
             state, terms, record = carry
             if held is not None:
-                state = state._replace(u=[{k: leaf[which[i]] for k, leaf in held.items()}, *state.u[1:]])
+                state = state._replace(u=[{k: leaf[span.held[i]] for k, leaf in held.items()}, *state.u[1:]])
                 terms = terms_at(state)
-            begin = first + i * thin
+            begin = span.first + i * span.thin
             rates = {name: jnp.zeros(()) for name in self._moving()}
-            state, terms, rates = jax.lax.fori_loop(begin, begin + thin, one_sweep, (state, terms, rates))
+            state, terms, rates = jax.lax.fori_loop(begin, begin + span.thin, one_sweep, (state, terms, rates))
             made = self._record(state, terms, rates)
             return state, terms, jax.tree.map(lambda all_, new: all_.at[i].set(new), record, made)
 
         terms = terms_at(state)
         shapes = jax.eval_shape(self._record, state, terms, {name: jnp.zeros(()) for name in self._moving()})
         record = jax.tree.map(lambda leaf: jnp.zeros((self.capacity, *leaf.shape), leaf.dtype), shapes)
-        state, _, record = jax.lax.fori_loop(0, count, one_draw, (state, terms, record))
+        state, _, record = jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
         return state, record
 
     def _moving(self) -> list[str]:
         scopes = self.run.scene.scopes
         return [name for n, s in enumerate(scopes[:2]) if n or self.run.held is None for name in s.latents]
 
-    def _record(self, state: State, terms: list[Terms], rates: Arrays) -> Record:
+    def _record(self, state: ChainState, terms: list[Terms], rates: Arrays) -> Record:
         scene, keep = self.run.scene, self.run.keep
         values = []
         for n, scope in enumerate(scene.scopes):
             seen = point(scene, scope, state.u[n]).values
             values.append({name: seen[name] for name in scope.latents if name in keep})
-        log_joint = sum((t.sum() for part in terms for t in part.values()), jnp.zeros(()))
-        return Record(values, log_joint, {name: rates[name] for name in self._moving()})
+        return Record(values, total(terms), {name: rates[name] for name in self._moving()})
 
 
 def _rates(scene: Scene, info: Info, lanes: list[Lanes]) -> Arrays:

@@ -1,6 +1,6 @@
-"""Section 5.3 on section 3.1: the factors of log p at a state of a chain, and how a move changes each log p_i.
+"""Section 5.3 on section 3.1: the terms of log p at a state of a chain, and how a move changes each log p_i.
 
-A scope is the factors that no group owns, or those of a bucket of groups, which stand on the last axis ("lanes").
+A scope is the terms that no group owns, or those of a bucket of groups, which stand on the last axis ("lanes").
 What the model sees of a state is a `Point`; scope 0 is the globals', the others are buckets'.
 """
 

@@ -25,10 +25,10 @@ from bbvi.numerics.xla import for_one_run
 from bbvi.sampling.chains import Chains, Run, Schedule, drain
 from bbvi.sampling.lanes import all_lanes
 from bbvi.sampling.proposals import AbstractProposal, proposal
-from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise, Scene, State, evaluate, point
+from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, ChainState, Coordinatewise, Scene, evaluate, point
 
 _FIRST_LOG_STEP = float(np.log(0.3))
-# below this many factors, padding included, a sweep is short anyway: buckets would only take time to compile
+# below this many terms, padding included, a sweep is short anyway: buckets would only take time to compile
 _WORTH_BUCKETS = 1 << 17
 
 
@@ -48,8 +48,8 @@ def metropolis_within_gibbs(
     """Draw from the posterior by Metropolis-Hastings steps within Gibbs sampling, as an ArviZ InferenceData.
 
     Each element of each latent is moved by a proposal centred on its value, of its support's family (a gamma for a
-    positive one, with the Hastings correction), and accepted by the factors that read it. Elements that share no
-    factor move together. Step sizes are tuned in burn-in and fixed afterwards. `bbvi.mixing` tells how well the chains
+    positive one, with the Hastings correction), and accepted by the terms that read it. Elements that share no
+    term move together. Step sizes are tuned in burn-in and fixed afterwards. `bbvi.mixing` tells how well the chains
     mixed.
 
     Args:
@@ -202,7 +202,7 @@ def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool
     return Scene(found, proposals, colours, [moves(c) for c in colours], move_globals)
 
 
-def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> State:
+def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:
     """A draw from the q from which a fit would start, for each chain; rows by the number of their group."""
     params, samples, at = starting_params(problem, key), jnp.arange(num_chains, dtype=jnp.uint32), fold(key, "chains")
 
@@ -231,7 +231,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
     for scope, part in zip(scene.scopes, u, strict=True):
         shapes = {name: (num_chains, *scope.problem.shape(name), part[name].shape[-1]) for name in part}
         steps.append({name: jnp.full(shape, _FIRST_LOG_STEP, float) for name, shape in shapes.items()})
-    return State(u, steps)
+    return ChainState(u, steps)
 
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
@@ -267,7 +267,7 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
     return out
 
 
-def _check_start(scene: Scene, state: State, lanes: list[Lanes]) -> None:
+def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
     """The log joint has to be finite where the chains start."""
 
     def at(u: list[Arrays], lanes: list[Lanes]) -> Any:

@@ -24,7 +24,7 @@ from bbvi.numerics.xla import materialise, run_time_true
 from bbvi.sampling.proposals import DECISION, AbstractProposal
 
 
-class State(NamedTuple):
+class ChainState(NamedTuple):
     """What the next sweep of a chain needs, by scope: coordinates of the latents and logarithms of their step sizes."""
 
     u: list[Arrays]
@@ -59,6 +59,14 @@ class Scene(NamedTuple):
     move_globals: bool
 
 
+class Decided(NamedTuple):
+    """By scope, which proposals are accepted, with what probability, and the terms that follow."""
+
+    accepted: list[Arrays]
+    chances: list[Arrays]
+    terms: list[Terms]
+
+
 class AbstractKernel(eqx.Module):
     """A way to move a chain that leaves the posterior as it is."""
 
@@ -69,8 +77,8 @@ class AbstractKernel(eqx.Module):
     @abstractmethod
     def decide(
         self, scene: Scene, lanes: list[Lanes], offer: Offer, terms: list[Terms], key: Key, chain: Array
-    ) -> tuple[list[Arrays], list[Arrays], list[Terms]]:
-        """Which proposals are accepted, with what probability, and the factors that follow."""
+    ) -> Decided:
+        """Decide which proposals of a sweep are accepted, given the terms at the old values."""
 
 
 class Coordinatewise(AbstractKernel):
@@ -88,10 +96,11 @@ class Coordinatewise(AbstractKernel):
     def decide(self, scene, lanes, offer, terms, key, chain):
         accepted = [{name: jnp.zeros(x.shape, bool) for name, x in part.items()} for part in offer.correction]
         chances = [{name: jnp.zeros(x.shape, x.dtype) for name, x in part.items()} for part in offer.correction]
+        decided = Decided(accepted, chances, terms)
         for number in range(len(scene.scopes)):
             for move in scene.moves[number] if number or scene.move_globals else ():
-                accepted, chances, terms = _move(scene, lanes, offer, number, move, accepted, chances, terms, key)
-        return accepted, chances, terms
+                decided = _move(scene, lanes, offer, number, move, decided, run_time_true(key))
+        return decided
 
 
 class AllAtOnce(AbstractKernel):
@@ -122,20 +131,20 @@ class AllAtOnce(AbstractKernel):
             for n, part in enumerate(offer.correction)
         ]
         chances = [{name: jnp.broadcast_to(chance, x.shape) for name, x in part.items()} for part in offer.correction]
-        return accepted, chances, jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, terms)
+        return Decided(accepted, chances, jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, terms))
 
 
 def sweep(
     kernel: AbstractKernel,
     scene: Scene,
     lanes: list[Lanes],
-    state: State,
+    state: ChainState,
     terms: list[Terms],
     *,
     key: Key,
     chain: Int[Array, ""],
     gain: Float[Array, ""],
-) -> tuple[State, Info, list[Terms]]:
+) -> tuple[ChainState, Info, list[Terms]]:
     """Move every latent once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
@@ -149,10 +158,10 @@ def sweep(
             proposal, goal = scene.proposals[name], kernel.target_acceptance(scope.latents[name])
             moved = at + (gain if proposal.is_tuned else 0) * (chances[n][name] - goal)
             log_step[n][name] = jnp.clip(moved, -20.0, proposal.largest_log_step)
-    return State(u, log_step), Info(chances, accepted, total(terms)), terms
+    return ChainState(u, log_step), Info(chances, accepted, total(terms)), terms
 
 
-def offered(scene: Scene, lanes: list[Lanes], state: State, key: Key, chain: Array) -> Offer:
+def offered(scene: Scene, lanes: list[Lanes], state: ChainState, key: Key, chain: Array) -> Offer:
     """Draw the proposals of a sweep; numbers depend on sweep, latent, group, element and chain alone."""
     empty: list[list[Arrays]] = [[{} for _ in scene.scopes] for _ in range(3)]
     u, correction, log_uniform = empty
@@ -179,9 +188,9 @@ def offered(scene: Scene, lanes: list[Lanes], state: State, key: Key, chain: Arr
 
 
 def _as_rows(
-    latent: Latent, scope: Scope, name: str, state: State, lanes: Lanes, number: int, key: Key
+    latent: Latent, scope: Scope, name: str, state: ChainState, lanes: Lanes, number: int, key: Key
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """A row for each factor and lane: coordinates, step size, and where it stands (element, key, group)."""
+    """Make a row for each factor and lane: coordinates, step size, and where it stands (element, key, group)."""
     log_step = state.log_step[number][name]
     u = jnp.moveaxis(state.u[number][name], -1, len(latent.shape)).reshape(log_step.size, *latent.event)
     of_lane = jax.vmap(lambda g: fold(key, g))(lanes.groups)
@@ -194,7 +203,7 @@ def _as_rows(
 def _one(
     proposal: AbstractProposal, chain: Array, u: Array, log_step: Array, element: Array, key: Key, group: Array
 ) -> tuple[Array, Array, Array]:
-    """The proposal of one factor in one lane; one that no float can hold is never accepted."""
+    """Propose for one factor in one lane; what no float can hold is never accepted."""
     address = Address(key, group, element, chain)
     new, correction = proposal(u, log_step, address)
     correction = jnp.where(proposal.family.floored(new), -jnp.inf, correction)
@@ -202,7 +211,7 @@ def _one(
 
 
 def point(scene: Scene, scope: Scope, u: Arrays) -> Point:
-    """What the model sees of these coordinates."""
+    """Give what the model sees of these coordinates."""
     values, logs = {}, {}
     for name, latent in scope.latents.items():
         family = scene.proposals[name].family
@@ -216,21 +225,20 @@ def point(scene: Scene, scope: Scope, u: Arrays) -> Point:
 
 
 def evaluate(scene: Scene, points: Sequence[Point], lanes: list[Lanes]) -> list[Terms]:
-    """The factors of every scope."""
+    """Evaluate the terms of every scope."""
     return [scope.terms(points[0], points[n], lanes[n]) for n, scope in enumerate(scene.scopes)]
 
 
 def total(terms: list[Terms]) -> Float[Array, ""]:
-    """log p: the sum of all factors."""
+    """Sum all terms: log p."""
     return sum((term.sum() for part in terms for term in part.values()), jnp.zeros(()))
 
 
 def _move(
-    scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move,
-    accepted: list[Arrays], chances: list[Arrays], terms: list[Terms], key: Key,
-) -> tuple[list[Arrays], list[Arrays], list[Terms]]:  # fmt: skip
-    """The colours of a move, one after the other."""
-    on, names = run_time_true(key), move.names
+    scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move, decided: Decided, on: Array
+) -> Decided:
+    """Decide on the colours of a move, one after the other."""
+    (accepted, chances, terms), names = decided, move.names
     near = range(len(scene.scopes)) if number == 0 else [number]
     touched = [n for n in near if scene.scopes[n].reading(names)]
     held = [_mixed(scene, n, offer, accepted[n]) for n in range(len(scene.scopes))]
@@ -266,11 +274,11 @@ def _move(
     accepted[number], chances[number] = accepted[number] | so_far, chances[number] | chance
     for n, new in zip(touched, following, strict=True):
         terms[n] = terms[n] | new
-    return accepted, chances, terms
+    return Decided(accepted, chances, terms)
 
 
 def _mixed(scene: Scene, number: int, offer: Offer, accepted: Arrays) -> Point:
-    """The point at which some proposals are taken."""
+    """Give the point at which some proposals are taken."""
     latents, new, old = scene.scopes[number].latents, offer.new[number], offer.old[number]
     values = {k: _choose(accepted[k], new.values[k], old.values[k], latents[k]) for k in new.values}
     return Point(values, {k: _choose(accepted[k], new.logs[k], old.logs[k], latents[k]) for k in new.logs})

@@ -3,18 +3,19 @@
 from bbvi.diagnostics.explain import explain
 from bbvi.diagnostics.moments import gradient_moments
 from bbvi.diagnostics.predict import predictive_log_likelihood
-from bbvi.draws.draws import MonteCarlo
+from bbvi.draws.draws import AbstractDraws, MonteCarlo
 from bbvi.draws.quasi import QuasiMonteCarlo
-from bbvi.families import FullRank, LowRank
+from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank
 from bbvi.families.gamma_e import GammaE
 from bbvi.fitting.converged import Converged
 from bbvi.fitting.fit import fit, iterate
 from bbvi.fitting.natural import natural
 from bbvi.fitting.optimizers import adagrad, robbins_monro
-from bbvi.fitting.stop import Budget, ParameterChange
+from bbvi.fitting.stop import AbstractStop, Budget, ParameterChange
+from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.adaptive import AdaptiveDraws
-from bbvi.gradients.auto import Auto
-from bbvi.gradients.control_variates import CrossFit, LeaveOneOut, PlugIn
+from bbvi.gradients.auto import AbstractChoice, Auto
+from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, LeaveOneOut, PlugIn
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
@@ -33,15 +34,17 @@ from bbvi.model.latents import (
 )
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
+from bbvi.numerics.address import AbstractNet
 from bbvi.posterior.posterior import Posterior, load
 from bbvi.sampling.mixing import mixing
 from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
-from bbvi.sampling.sweep import AllAtOnce, Coordinatewise
+from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AdaptiveDraws", "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
+    "AbstractChoice", "AbstractControlVariate", "AbstractCovariance", "AbstractDraws", "AbstractFamily", "AbstractGradient",
+    "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
     "HierarchicalModel", "LeaveOneOut", "LocalExpectation", "LowRank", "Model", "MonteCarlo", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",

@@ -20,13 +20,17 @@ Scores = dict[str, Array]
 
 
 class AbstractControlVariate(eqx.Module):
-    """How a is chosen in f - a h."""
+    """How a is chosen in f - a h.
 
-    min_draws: ClassVar[int]
+    A subclass says by `summands` what it needs summed over samples, and makes the estimate from the sums by `gradient`.
+    The rest has defaults: one pass over the samples, in one fold, with any number of draws.
+    """
+
+    min_draws: ClassVar[int] = 1
     #: whether adding a constant to `weight` leaves the estimate alone, so that it may be centred
-    shift_invariant: ClassVar[bool]
+    shift_invariant: ClassVar[bool] = False
     #: whether `revisit` is needed
-    two_passes: ClassVar[bool]
+    two_passes: ClassVar[bool] = False
     #: whether a* for a sample is taken from others of its fold, which then have to be independent of it
     independent_draws: ClassVar[bool] = False
 
@@ -41,29 +45,22 @@ class AbstractControlVariate(eqx.Module):
 
     @abstractmethod
     def summands(self, weight: Weight, score: Scores) -> Any:
-        """What has to be summed over the samples of each fold, element by element."""
+        """Give what has to be summed over the samples of each fold, element by element."""
 
-    @abstractmethod
     def revisit(self, elsewhere: Any, weight: Weight, score: Scores) -> Any:
-        """Sums over this chunk that need the sums of `summands` over all the other chunks."""
+        """Sum over this chunk what needs the sums of `summands` over all the other chunks."""
+        return None
 
     @abstractmethod
     def gradient(self, sums: Any, squares: Scores, revisited: Any, num: int) -> dict[str, Array]:
-        """The estimate from `num` samples; `squares` are the sums of h**2, as `sums`."""
+        """Estimate from `num` samples; `sums` have folds last, and `squares` are the sums of h**2, as `sums`."""
 
 
 class NoControlVariate(AbstractControlVariate):
     """The plain average of f: Eq. 3 and Eq. 6."""
 
-    min_draws: ClassVar[int] = 1
-    shift_invariant: ClassVar[bool] = False
-    two_passes: ClassVar[bool] = False
-
     def summands(self, weight, score):
-        return _product(weight, score)
-
-    def revisit(self, elsewhere, weight, score):
-        return None
+        return times_score(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
         return {name: total.sum(-1) / num for name, total in sums.items()}
@@ -80,13 +77,9 @@ class PlugIn(AbstractControlVariate):
 
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
-    two_passes: ClassVar[bool] = False
 
     def summands(self, weight, score):
-        return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
-
-    def revisit(self, elsewhere, weight, score):
-        return None
+        return _f_h_fh(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
         f, h, fh = _total(sums["f"]), _total(sums["h"]), sums["fh"].sum(-1)
@@ -112,7 +105,6 @@ class CrossFit(AbstractControlVariate):
     folds: int = 5
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
-    two_passes: ClassVar[bool] = False
 
     def __check_init__(self):
         if isinstance(self.folds, bool) or not isinstance(self.folds, (int, np.integer)) or self.folds < 2:
@@ -126,10 +118,7 @@ class CrossFit(AbstractControlVariate):
         return FromPilot()
 
     def summands(self, weight, score):
-        return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
-
-    def revisit(self, elsewhere, weight, score):
-        return None
+        return _f_h_fh(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
         f, h, fh = sums["f"], sums["h"], sums["fh"]
@@ -150,17 +139,13 @@ class FromPilot(AbstractControlVariate):
     share: int = 8
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
-    two_passes: ClassVar[bool] = False
 
     @property
     def num_folds(self):
         return 1 + self.share
 
     def summands(self, weight, score):
-        return {"f": _product(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
-
-    def revisit(self, elsewhere, weight, score):
-        return None
+        return _f_h_fh(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
         fh = sums["fh"][..., 0]
@@ -198,13 +183,14 @@ class LeaveOneOut(AbstractControlVariate):
             elsewhere["fh"][..., None] + _sum_of_others(fh, largest),
             elsewhere["hh"][..., None] + _sum_of_others(hh, largest),
         )
-        return _total(_product(weight - a, score))
+        return _total(times_score(weight - a, score))
 
     def gradient(self, sums, squares, revisited, num):
         return {name: total.sum(-1) / num for name, total in revisited.items()}
 
 
-def _product(weight: Weight, score: Scores) -> Scores:
+def times_score(weight: Weight, score: Scores) -> Scores:
+    """f = weight * h, in every parameter."""
     return {name: _insert(weight, h) * h for name, h in score.items()}
 
 
@@ -220,6 +206,10 @@ def _expand(a: Array, like: Array) -> Array:
 
 def _total(tree: Scores) -> Scores:
     return jax.tree.map(lambda leaf: leaf.sum(-1), tree)
+
+
+def _f_h_fh(weight: Weight, score: Scores) -> dict[str, Any]:
+    return {"f": times_score(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
 
 
 def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold, seed_key
+from bbvi.numerics.xla import for_one_run
 from bbvi.posterior.posterior import Posterior
 
 _NUM_DRAWS = 1000
@@ -249,7 +250,7 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
             found |= blankets.group_factors(beta, z, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 
-    sums = eqx.filter_jit(totals)(params)
+    sums = eqx.filter_jit(totals, **for_one_run())(params)
     variances = {name: float(np.var(np.asarray(value, np.float64))) for name, value in sums.items()}
     total = sum(variances.values())
     return {name: variance / total if total > 0 else 0.0 for name, variance in variances.items()}

@@ -14,6 +14,7 @@ from bbvi.model.groups import Cohort
 from bbvi.model.model import AnyModel, HierarchicalModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
+from bbvi.numerics.xla import for_many_runs
 from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.ratios import Estimate
 from bbvi.posterior.values import Ragged
@@ -90,7 +91,9 @@ def predictive_log_likelihood(
     samples = jnp.arange(jax.tree.leaves((beta, z))[0].shape[-1], dtype=jnp.uint32)
     key = fold(seed_key(seed), "predict")
     z |= jax.vmap(lambda g: problem.call_site(fold(key, g), samples, g))(jnp.arange(problem.num_groups))
-    score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)))
+    score = jax.jit(
+        jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)), **for_many_runs()
+    )
     blocks = _blocks(problem, jax.tree.leaves((beta, z))[0].shape[-1])
     parts = []
     for begin in range(0, problem.num_groups, blocks):

@@ -20,6 +20,7 @@ from bbvi.model.groups import AbstractGroups
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.model.problem import Problem
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import for_one_run
 
 #: a re-check costs three calls of each opaque function, so it is rare beside the draws of this many steps
 RECHECK_STEPS = 20
@@ -35,7 +36,7 @@ class Recheck:
             latents = problem.locals if local else problem.globals
             return draw_values(problem, latents, params, key=key, samples=jnp.arange(2, dtype=jnp.uint32))[0]
 
-        self._draw = eqx.filter_jit(draw)
+        self._draw = eqx.filter_jit(draw, **for_one_run())
 
     def __call__(self, params: dict[str, Lambda], step: int) -> None:
         """Raise if a term changes with a latent that it was not found to read."""

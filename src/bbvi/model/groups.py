@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.model.buckets import find_buckets
+from bbvi.numerics.xla import for_one_run
 
 
 def missing(array: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +162,7 @@ def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> 
 
 def first_row(groups: AbstractGroups) -> Any:
     """One group's row, to see what it is like."""
-    return _first_row(groups) if isinstance(groups, Stream) else eqx.filter_jit(_first_row)(groups)
+    return _first_row(groups) if isinstance(groups, Stream) else eqx.filter_jit(_first_row, **for_one_run())(groups)
 
 
 def _first_row(groups: AbstractGroups) -> Any:

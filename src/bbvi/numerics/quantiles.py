@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from numpy.polynomial.chebyshev import cheb2poly
 
 from bbvi.numerics.special import polynomial
+from bbvi.numerics.xla import once
 
 _ENDS = np.array([-5.45, -1.2, 5.45])
 _MIDDLES, _HALVES = (_ENDS[1:] + _ENDS[:-1]) / 2, (_ENDS[1:] - _ENDS[:-1]) / 2
@@ -80,9 +81,8 @@ def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:
     while len(chebyshev) < len(_TABLE):
         # from T_0 .. T_m-1 as many again at a time, by T_m+k = 2 T_m T_k - T_m-k
         middle = 2 * chebyshev[1] * chebyshev[-1] - chebyshev[-2]
-        chebyshev = jnp.concatenate(
-            [chebyshev, 2 * middle * chebyshev - jnp.concatenate([middle[None], chebyshev[:0:-1]])]
-        )
+        more = 2 * middle * chebyshev - jnp.concatenate([middle[None], chebyshev[:0:-1]])
+        chebyshev = once(jnp.concatenate([chebyshev, more]))
     table = jnp.asarray(_TABLE, s.dtype)
     return jnp.dot(chebyshev[: len(_TABLE)], table, precision=jax.lax.Precision.HIGHEST).reshape(2, -1)
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.numerics.address import Address
 from bbvi.numerics.quantiles import log_gamma_quantile, poisson_quantile
 from bbvi.numerics.special import polynomial, quick_log
-from bbvi.numerics.xla import mark
+from bbvi.numerics.xla import mark, once
 
 # Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / scale, for u from 2**-24 to 1 - 2**-24 (tools/fit_special.py)
 _NORMAL_SCALE = 7.65
@@ -55,4 +55,4 @@ def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Arr
 def poisson(address: Address, log_rate: Float[Array, ""]) -> Int[Array, ""]:
     """A Poisson count by inversion."""
     u = address.uniform()
-    return poisson_quantile(u, mark(inverse_normal(u)), log_rate)
+    return poisson_quantile(u, mark(inverse_normal(u)), once(log_rate))

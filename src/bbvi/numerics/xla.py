@@ -36,11 +36,18 @@ def _known_here() -> dict[str, Any]:
 
 
 _NAME = "bbvi stage"
+# from here on XLA compiles for minutes where random numbers or recurrences are fused into all that reads them
+_COPIES = jax.__version_info__ >= (0, 11)
 
 
 def mark(value: Array) -> Array:
     """The same value, stored once instead of being computed again wherever it is used."""
-    return checkpoint_name(value, _NAME)
+    return once(checkpoint_name(value, _NAME))
+
+
+def once(value: Array) -> Array:
+    """The same value, of which XLA is to make no copies; no stage ends here."""
+    return jax.lax.optimization_barrier(value) if _COPIES else value
 
 
 def is_mark(eqn: Any) -> bool:

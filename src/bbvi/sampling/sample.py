@@ -274,7 +274,7 @@ def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
         terms = evaluate(scene, [point(scene, s, u[n]) for n, s in enumerate(scene.scopes)], lanes)
         return [{name: jnp.isfinite(term).all() for name, term in part.items()} for part in terms]
 
-    fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)))(state.u, lanes)
+    fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)), **for_one_run())(state.u, lanes)
     for part in fine:
         for name, ok in part.items():
             if not bool(ok.all()):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import log_sigmoid, sigmoid, softplus
 from jax.scipy.special import logsumexp
 from jaxtyping import Array

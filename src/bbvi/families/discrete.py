@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import log_softmax, sigmoid, softmax, softplus
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints

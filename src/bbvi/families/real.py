@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import softplus
 from jaxtyping import Array
 from numpyro.distributions import constraints

@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt32
-from scipy.stats import qmc
 
 from bbvi.numerics.address import LOW_HALVES, AbstractNet, part_key, threefry
 from bbvi.numerics.xla import mark
 
-MOST_DIMENSIONS: int = qmc.Sobol.MAXDIM
+MOST_DIMENSIONS = 21_201  # of Joe and Kuo's numbers, which SciPy has
 _WORD = 32
 
 
@@ -28,6 +27,8 @@ def directions(num_dimensions: int, num_bits: int) -> UInt32[np.ndarray, "dimens
         [[4 2 1]
          [4 6 5]]
     """
+    from scipy.stats import qmc  # slow to import
+
     found = np.zeros((num_dimensions, num_bits), np.uint32)
     sequence = qmc.Sobol(num_dimensions, scramble=False)
     for bit in range(num_bits):

@@ -9,6 +9,7 @@ from jaxtyping import Array
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
+from bbvi.posterior.pareto import pareto_khat
 from bbvi.posterior.ratios import Ratios
 
 _INNER_DRAWS = 10
@@ -63,7 +64,4 @@ def _khat(log_ratios: np.ndarray) -> float:
     if np.ptp(log_ratios) < 1e-5 * max(1.0, float(np.abs(log_ratios).max())):
         # q is the posterior up to rounding: the ratios have no tail at all
         return float("-inf")
-    import arviz  # slow to import, and needed here alone
-
-    _, shape = arviz.psislw(log_ratios)
-    return float(shape)
+    return pareto_khat(log_ratios)

@@ -3,12 +3,11 @@
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jaxtyping import Array, Float
 
 from bbvi.blankets.blankets import find_blankets
@@ -23,8 +22,10 @@ from bbvi.posterior.khat import Khat, flat_khat, hierarchical_khat
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, elbo_samples, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
-from bbvi.posterior.summary import summarise, to_inference_data
 from bbvi.posterior.values import Ragged, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _DRAWS_FOR_MOMENTS = 8192
 
@@ -83,11 +84,13 @@ class Posterior:
         return self._problem.num_groups
 
     @functools.cached_property
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, draws, seconds.
 
         `history.attrs["estimators"]` names the estimator of each latent's gradient.
         """
+        import pandas as pd  # slow to import
+
         names = ("elbo", "elbo_error", "change", "floored", "draws", "seconds")
         columns = {n: np.concatenate([r[n] for r in self._records] or [np.zeros(0)]) for n in names}
         table = pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
@@ -194,8 +197,10 @@ class Posterior:
             return flat_khat(elbo_samples(ratios, self._params, flat, None, n, key))
         return hierarchical_khat(ratios, self._params, flat, groups, n, key, self._locate())
 
-    def summary(self, *, limit: int = 100, groups: Any = None) -> pd.DataFrame:
+    def summary(self, *, limit: int = 100, groups: Any = None) -> "pd.DataFrame":
         """A table of means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
+        from bbvi.posterior.summary import summarise  # imports pandas
+
         return summarise(self, limit=limit, groups=groups)
 
     def plot(self) -> Any:
@@ -203,7 +208,9 @@ class Posterior:
         return plot_history(self)
 
     def to_arviz(self, n: int = 1000, seed: int | Array = 0) -> Any:
-        """Draws as an ArviZ InferenceData with named dimensions; padding is NaN."""
+        """Draws for ArviZ with named dimensions, an InferenceData or from ArviZ 1 on a DataTree; padding is NaN."""
+        from bbvi.posterior.summary import to_inference_data  # imports pandas
+
         return to_inference_data(self, n, seed)
 
     def _repr_html_(self) -> str:
@@ -292,7 +299,8 @@ class Posterior:
         return Ratios(problem, size), flat, groups
 
 
-# compiled once for a latent and a number of draws, however often they are asked for
+# compiled once for a latent and a number of draws, however often they are asked for; without options for the compiler,
+# which JAX would refuse inside a program of the user's
 @functools.partial(jax.jit, static_argnames=("name", "latent", "draws", "padded"))
 def _sample(
     params: Any,

@@ -1,4 +1,4 @@
-"""Tables for people and InferenceData for ArviZ."""
+"""Tables for people and draws for ArviZ."""
 
 import itertools
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bbvi.posterior.arviz import inference_data
 from bbvi.posterior.values import Ragged
 
 
@@ -89,12 +90,9 @@ def _at(value: Any, index: tuple[int, ...]) -> Any:
 
 def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
     """Draws with dimensions named after the latents, "group" for groups and ragged axes by their own names."""
-    import arviz  # slow to import, and needed here alone
-
     draws = posterior.sample(n, seed)
     values: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
-    coords: dict[str, Any] = {}
     for name, latent in (posterior.model.globals | posterior.model.locals).items():
         local = name in posterior.model.locals
         value = draws[name]
@@ -104,9 +102,8 @@ def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
         axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
         axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
         dims[name] = (["group"] if local else []) + axes
-        coords |= {axis: np.arange(size) for axis, size in zip(dims[name], array.shape[1:], strict=True)}
         values[name] = array[None]
-    return arviz.from_dict(posterior=values, dims=dims, coords=coords, attrs={"inference_library": "bbvi"})
+    return inference_data({"posterior": values}, dims)
 
 
 def _with_nan(value: Ragged) -> np.ndarray:

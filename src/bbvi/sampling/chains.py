@@ -13,6 +13,8 @@ from jaxtyping import Array, Int
 from bbvi.blankets.scope import Arrays, Lanes
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import for_many_runs
+from bbvi.posterior.arviz import inference_data
 from bbvi.sampling.sweep import AbstractKernel, ChainState, Info, Scene, evaluate, point, sweep, total
 
 _SECONDS_PER_CHUNK = 0.3
@@ -68,9 +70,7 @@ class Chains:
         return float(self._records[-1].log_joint[:, -1].mean()) if self._records else float("nan")
 
     def to_arviz(self) -> Any:
-        """The draws as an ArviZ InferenceData, with the groups `posterior` and `sample_stats`; padding is NaN."""
-        import arviz  # slow to import, and needed here alone
-
+        """The draws for ArviZ, with the groups `posterior` and `sample_stats`; padding is NaN."""
         if not self._records:
             raise ValueError(f"no draws yet: {self.num_sweeps} sweeps were made, and burn-in is not over")
         whole: Record = jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *self._records)
@@ -83,11 +83,8 @@ class Chains:
             axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
             axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
             dims[name] = (["group"] if local else []) + axes
-        coords = {axis: np.arange(n) for k, v in values.items() for axis, n in zip(dims[k], v.shape[2:], strict=True)}
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
-        return arviz.from_dict(
-            posterior=values, sample_stats=stats, dims=dims, coords=coords, attrs={"inference_library": "bbvi"}
-        )
+        return inference_data({"posterior": values, "sample_stats": stats}, dims)
 
 
 def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lanes]) -> np.ndarray:
@@ -152,7 +149,7 @@ class _Compiled:
         size = sum(leaf.size for n in range(len(scopes)) for k, leaf in run.state.u[n].items() if k in run.keep)
         self.capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
         over_chains = (0, 0, None if run.held is None else 0, None, None, None)
-        self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains))
+        self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains), **for_many_runs())
 
     def chunk(self, state: ChainState, done: int, count: int) -> tuple[ChainState, Record]:
         schedule, which = self.run.schedule, np.zeros(self.capacity, np.int32)

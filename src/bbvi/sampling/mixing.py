@@ -1,12 +1,16 @@
 """Section 5.3: whether chains have mixed, in one row for each latent."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+
+from bbvi.posterior.arviz import ess, rhat
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def mixing(draws: Any, *, limit: int = 200) -> pd.DataFrame:
+def mixing(draws: Any, *, limit: int = 200) -> "pd.DataFrame":
     """Acceptance, the largest rank-normalised R-hat and the smallest effective sample size of each latent.
 
     Of a latent with more than `limit` elements that many are looked at, evenly spread.
@@ -18,7 +22,7 @@ def mixing(draws: Any, *, limit: int = 200) -> pd.DataFrame:
         >>> bool(table.loc["mu", "largest R-hat"] < 1.01)
         True
     """
-    import arviz  # slow to import, and needed here alone
+    import pandas as pd  # slow to import
 
     rows = {}
     for name, variable in draws.posterior.data_vars.items():
@@ -31,8 +35,8 @@ def mixing(draws: Any, *, limit: int = 200) -> pd.DataFrame:
         rate = f"acceptance_{name}"
         rows[name] = {
             "acceptance": float(draws.sample_stats[rate].mean()) if rate in draws.sample_stats else np.nan,
-            "largest R-hat": max((float(arviz.rhat(x)) for x in moved), default=np.nan),
-            "smallest ESS": min((float(arviz.ess(x)) for x in moved), default=np.nan),
+            "largest R-hat": max((rhat(x) for x in moved), default=np.nan),
+            "smallest ESS": min((ess(x) for x in moved), default=np.nan),
             "elements": num,
             "looked at": len(looked_at),
         }

@@ -1,0 +1,56 @@
+"""What the library asks of ArviZ, the same from 0.2x and from 1.x."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+_ATTRIBUTES = {"inference_library": "bbvi"}
+
+
+def inference_data(
+    groups: Mapping[str, Mapping[str, Any]],
+    dims: Mapping[str, Sequence[str]],
+) -> Any:
+    """Draws by group and name, first axes chain and draw: an InferenceData, or from ArviZ 1 on a DataTree.
+
+    Examples:
+        >>> import numpy as np
+        >>> data = inference_data({"posterior": {"x": np.zeros((2, 5, 3))}}, {"x": ["lab"]})
+        >>> dict(data.posterior.x.sizes)
+        {'chain': 2, 'draw': 5, 'lab': 3}
+    """
+    import arviz  # slow to import, here and below
+
+    values = {name: np.asarray(value) for group in groups.values() for name, value in group.items() if name in dims}
+    coords = {
+        axis: np.arange(size)
+        for name, value in values.items()
+        for axis, size in zip(dims[name], value.shape[2:], strict=True)
+    }
+    if _is_first(arviz):
+        options: dict[str, Any] = {**groups, "dims": dict(dims), "coords": coords, "attrs": _ATTRIBUTES}
+        return arviz.from_dict(**options)
+    data = arviz.from_dict(groups, dims=dict(dims), coords=coords)
+    for name in groups:
+        data[name].attrs.update(_ATTRIBUTES)
+    return data
+
+
+def rhat(draws: Shaped[np.ndarray, "chain draw"]) -> float:
+    """Rank-normalised split R-hat."""
+    import arviz
+
+    return float(arviz.rhat(draws))
+
+
+def ess(draws: Shaped[np.ndarray, "chain draw"]) -> float:
+    """Effective sample size of the bulk."""
+    import arviz
+
+    return float(arviz.ess(draws))
+
+
+def _is_first(arviz: Any) -> bool:
+    return arviz.__version__.startswith("0.")

@@ -45,7 +45,7 @@ class AbstractProposal(eqx.Module):
 
     @abstractmethod
     def __call__(self, u: Array, log_step: Float[Array, ""], address: Address) -> tuple[Array, Float[Array, ""]]:
-        """Coordinates of z', and the Hastings correction."""
+        """Propose: the coordinates of z', and the Hastings correction."""
 
     @property
     def largest_log_step(self) -> float:
@@ -85,7 +85,7 @@ class GammaStep(AbstractProposal):
 
 
 def _sinh_beyond_r(r: Float[Array, ""]) -> Float[Array, ""]:
-    """sinh(r) - r, without cancellation."""
+    """Compute sinh(r) - r without cancellation."""
     small = r**3 * polynomial(r * r, [1 / 6, 1 / 120, 1 / 5040, 1 / 362880, 1 / 39916800])
     return jnp.where(jnp.abs(r) < 1, small, jnp.sinh(r) - r)
 
@@ -139,7 +139,7 @@ class TransformedStep(AbstractProposal):
 
 
 class Flip(AbstractProposal):
-    """The other value of two, now and then the same: symmetric."""
+    """z' is the other of two values, now and then the same: symmetric."""
 
     family: AbstractFamily = Bernoulli()
 
@@ -152,7 +152,7 @@ class Flip(AbstractProposal):
 
 
 class OtherCategory(AbstractProposal):
-    """One of the k - 1 other values, all alike, now and then the same: symmetric."""
+    """z' is one of the k - 1 other values, all equally likely, now and then the same: symmetric."""
 
     family: Categorical
 
@@ -180,7 +180,7 @@ class OtherOneHot(AbstractProposal):
 
 
 def _turn(k: int, address: Address) -> tuple[Array, Array]:
-    """By how many places of k to turn, 1 to k - 1, and whether to stay."""
+    """Draw by how many places of k to turn, 1 to k - 1, and whether to stay."""
     which, stay = address.uniforms()
     return 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2), stay < _STAY
 
@@ -203,7 +203,7 @@ class CountStep(AbstractProposal):
 
 
 def proposal(latent: Latent) -> AbstractProposal:
-    """The proposal for a latent's support, whatever its family of q."""
+    """Choose the proposal for a latent's support, whatever its family of q."""
     support = latent.family.support()
     if isinstance(latent.family, JointNormal) and latent.support != "simplex":
         return TransformedStep(TransformedNormal(support, latent.event))

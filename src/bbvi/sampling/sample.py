@@ -126,7 +126,7 @@ def iterate_metropolis(
     hold: Any = None,
     keep: Sequence[str] | None = None,
 ) -> Iterator[Chains]:
-    """The loop of `metropolis_within_gibbs` as a generator: the chains so far, once for each compiled chunk of sweeps.
+    """Run `metropolis_within_gibbs` as a generator: yield the chains so far, once for each compiled chunk of sweeps.
 
     `kernel` is `Coordinatewise()` by default; `AllAtOnce()` is plain Metropolis-Hastings.
 
@@ -203,7 +203,7 @@ def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool
 
 
 def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:
-    """A draw from the q from which a fit would start, for each chain; rows by the number of their group."""
+    """Draw each chain's start from the q from which a fit would start."""
     params, samples, at = starting_params(problem, key), jnp.arange(num_chains, dtype=jnp.uint32), fold(key, "chains")
 
     def coordinates(name: str, values: Array) -> Array:
@@ -235,7 +235,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
-    """Coordinates of values `(chain, *factors, *event, lanes)`."""
+    """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
     many = jax.vmap(of_latent.family.coordinates, in_axes=-1, out_axes=-1)
     for _ in ("chain", *latent.shape):
         many = jax.vmap(many)
@@ -243,7 +243,7 @@ def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> 
 
 
 def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:
-    """Draws of the globals dealt out to the chains, `(chain, draw, *factors, *event, 1)`, in coordinates."""
+    """Deal draws of the globals out to the chains, `(chain, draw, *factors, *event, 1)`, in coordinates."""
     if not problem.locals:
         raise ValueError("hold= keeps the globals and moves locals: the model needs locals")
     values = hold
@@ -268,7 +268,7 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
 
 
 def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
-    """The log joint has to be finite where the chains start."""
+    """Raise unless the log joint is finite where the chains start."""
 
     def at(u: list[Arrays], lanes: list[Lanes]) -> Any:
         terms = evaluate(scene, [point(scene, s, u[n]) for n, s in enumerate(scene.scopes)], lanes)

@@ -38,6 +38,22 @@ def inference_data(
     return data
 
 
+def flat_draws(group: Any) -> dict[str, np.ndarray]:
+    """The draws of a group such as `data.posterior`, chain after chain on one first axis.
+
+    Examples:
+        >>> import numpy as np
+        >>> data = inference_data({"posterior": {"x": np.zeros((2, 5, 3))}}, {"x": ["lab"]})
+        >>> flat_draws(data.posterior)["x"].shape
+        (10, 3)
+    """
+    found = {}
+    for name, variable in group.data_vars.items():
+        values = variable.transpose("chain", "draw", ...).values
+        found[str(name)] = values.reshape(-1, *values.shape[2:])
+    return found
+
+
 def rhat(draws: Shaped[np.ndarray, "chain draw"]) -> float:
     """Rank-normalised split R-hat."""
     import arviz

@@ -22,6 +22,7 @@ from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.numerics.xla import for_one_run
+from bbvi.posterior.arviz import flat_draws
 from bbvi.sampling.chains import Chains, Run, Schedule, drain
 from bbvi.sampling.lanes import all_lanes
 from bbvi.sampling.proposals import AbstractProposal, proposal
@@ -248,10 +249,11 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
         raise ValueError("hold= keeps the globals and moves locals: the model needs locals")
     values = hold
     if hasattr(hold, "posterior"):
-        stacked = hold.posterior.stack(draw_=("chain", "draw")).transpose("draw_", ...)
-        values = {name: stacked[name].values for name in stacked.data_vars}
+        values = flat_draws(hold.posterior)
     if not isinstance(values, Mapping):
-        raise TypeError(f"hold= takes an InferenceData or a dict of draws of the globals, got {type(hold).__name__}")
+        raise TypeError(
+            f"hold= takes draws as ArviZ has them or a dict of draws of the globals, got {type(hold).__name__}"
+        )
     out = {}
     for name, latent in problem.globals.items():
         if name not in values:

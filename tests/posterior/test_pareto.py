@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.pareto import pareto_khat, tail_shape
+from bbvi.posterior.pareto import pareto_khat, tail_shape
 
 pytestmark = pytest.mark.compat
 NUM = 200_000

@@ -16,7 +16,7 @@ import optax
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.loop import Loop
-from bbvi.fitting.stop import AbstractStop, Budget
+from bbvi.fitting.stop import AbstractStop
 from bbvi.gradients.abstract import AbstractGradient
 
 _MOST = 8
@@ -41,8 +41,7 @@ def compiled(
 
     if analysis.problem.opaque:
         return make()  # bound to this fit's workers and failures
-    # budgets are kept outside the loop
-    rules = tuple(Budget if isinstance(rule, Budget) else rule for rule in stops)
+    rules = tuple(rule.identity() for rule in stops)
     key = (_signature(analysis, data), gradient, draws, optimizer, rules, batch_size, capacity)
     try:
         found = _kept.pop(key, None)

@@ -11,14 +11,14 @@ are below `gain` nats. A step size too small to move, noise too large to see thr
 from firing.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.fitting.stop import AbstractAveragingStop
+from bbvi.fitting.stop import AbstractStop
 
 _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
@@ -59,7 +59,7 @@ class State(NamedTuple):
     rows_distance: Any
 
 
-class Converged(AbstractAveragingStop):
+class Converged(AbstractStop):
     """Stop when every latent's parameters are known to `tolerance` standard deviations of q, and the ELBO to `gain`.
 
     Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B) and the gain by N / B.
@@ -71,7 +71,6 @@ class Converged(AbstractAveragingStop):
         100
     """
 
-    means_converged: ClassVar[bool] = True
     tolerance: float = 0.02
     gain: float = 0.02
     min_steps: int = 100
@@ -114,8 +113,7 @@ class Converged(AbstractAveragingStop):
         done &= sum(distance.ahead for distance in distances.values()) / 2 <= self.gain * scale
         return State(steps, new_globals, new_rows, rows_distance), done
 
-    def noise(self, state: State) -> dict[str, float]:
-        """The variance of each latent's gradient in units of the Fisher information, where enough steps were seen."""
+    def noise(self, state):
         out = {}
         for averages in (state.globals, state.rows):
             often = np.asarray(averages.steps) >= _OFTEN

@@ -1,6 +1,7 @@
 """A stopping rule outside the package is a few lines: one inside the compiled loop, one on the host."""
 
 import inspect
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ def test_a_compiled_rule_stops_at_its_step():
     assert posterior.stopped == "SmallSteps(tolerance=0.2)"
     num = len(posterior.history)
     x = [bbvi.fit(MODEL, draws=FEW, stop=bbvi.Budget(steps=n), seed=1).params["x"] for n in range(num - 3, num + 1)]
-    moved = [max(abs(float(b[p] - a[p])) for p in a) for a, b in zip(x[:-1], x[1:], strict=True)]
+    moved = [max(abs(float(b[p] - a[p])) for p in a) for a, b in itertools.pairwise(x)]
     assert max(moved) < 0.2, "the last three steps were small"
     jax.tree.map(np.testing.assert_array_equal, posterior.params["x"], x[-1])
 

@@ -1,4 +1,4 @@
-"""Compiled steps are kept: a fit that does the same with other numbers need not wait for the compiler again.
+"""Keep compiled loops, so that a fit which differs in its numbers alone need not wait for the compiler again.
 
 The user's functions are traced at every fit, and their traces compared: a function that changed, or that reads a
 variable that changed, is another one.
@@ -34,7 +34,7 @@ def compiled(
     batch_size: int,
     capacity: int,
 ) -> Loop:
-    """The compiled loop of a fit: that of an earlier fit if it is the same."""
+    """Return the compiled loop of a fit: that of an earlier fit if it is the same."""
 
     def make() -> Loop:
         return Loop(analysis, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
@@ -54,7 +54,7 @@ def compiled(
 
 
 def _signature(analysis: Analysis, data: Any) -> str:
-    """All that a step of this analysis depends on, but for its arguments."""
+    """Digest all that a step of this analysis depends on, except its arguments."""
     digest = hashlib.sha256()
 
     def add(*things: Any) -> None:

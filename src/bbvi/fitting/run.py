@@ -14,7 +14,7 @@ from bbvi.fitting.checkpoint import Checkpoint, History
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
-from bbvi.fitting.recheck import RECHECK_STEPS, Recheck, keeping_posterior
+from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
 from bbvi.fitting.settings import Settings
 from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
@@ -182,11 +182,21 @@ def _without_last_step(history: History) -> History:
     return [*earlier, {name: column[:-1] for name, column in last.items()}] if len(last["elbo"]) > 1 else earlier
 
 
-def _keeping_posterior(run: Run, state: State, history: History) -> contextlib.AbstractContextManager:
-    def reached(why: str) -> Posterior:
-        return _posterior(run, own_copy(state.params), history, End(Outcome.OPAQUE_FAILED, why))
-
-    return keeping_posterior(reached, int(state.step), run.settings.checkpoint)
+@contextlib.contextmanager
+def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[None]:
+    """Hand what was reached so far to the error of an opaque function, and say in it where that is."""
+    try:
+        yield
+    except OpaqueError as error:
+        where = f"The {int(state.step)} steps made until then are in this error's .posterior"
+        if run.checkpoint is not None:
+            where += f", and in {run.checkpoint.path}: the same call again goes on from there"
+        kept = OpaqueError(f"{error}. {where}")
+        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
+        kept.posterior = _posterior(run, own_copy(state.params), history, end)
+        for note in getattr(error, "__notes__", ()):
+            kept.add_note(note)
+        raise kept from error
 
 
 def _explain_start(run: Run) -> None:

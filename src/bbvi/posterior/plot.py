@@ -1,4 +1,4 @@
-"""The picture of a fit: did the ELBO settle, and how large were the steps."""
+"""The picture of a fit: whether the ELBO has settled, and how large the steps were."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def plot_history(posterior: Any) -> Any:
-    """ELBO against steps with its noise band and a running median, and the size of the steps below."""
+    """Draw the smoothed ELBO against steps with its noise band, and below it the size of the steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -44,7 +44,7 @@ def plot_history(posterior: Any) -> Any:
 
 
 def _running(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Centred running mean and standard deviation, with shorter windows at the ends."""
+    """Return the centred running mean and standard deviation, with shorter windows at the ends."""
     centred = values - np.median(values)
     sums = np.concatenate([[0.0], np.cumsum(centred)])
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])

@@ -1,5 +1,6 @@
 """The fitted q(z | lambda) and what can be asked of it."""
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, elbo_samples, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
 from bbvi.posterior.summary import summarise, to_inference_data
-from bbvi.posterior.values import Ragged, Table, log_q_of_latent, sample_latent
+from bbvi.posterior.values import Ragged, Table, central_value, log_q_of_latent, probabilities, sample_latent
 
 _DRAWS_FOR_MOMENTS = 8192
 
@@ -105,12 +106,9 @@ class Posterior:
         shapes = [jax.tree.map(jnp.shape, dict(tree)) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
             raise ValueError(f"replace: expected parameters of shapes {shapes[1]}, got {shapes[0]}")
-        new = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
-        return Posterior(
-            self._problem, new, data=self._data, groups=self._groups, lengths=self._lengths,
-            without_data=self._without_data, history=self._records, outcome=self.outcome, stopped=self.stopped,
-            estimators=self.estimators,
-        )  # fmt: skip
+        new = copy.copy(self)
+        new._params = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
+        return new
 
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
         """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
@@ -150,12 +148,8 @@ class Posterior:
         out, refused = {}, {}
         for name, latent in self._problem.latents.items():
             params, numbers = self._rows(name, groups)
-            if latent.support in ("categorical", "one_hot") and "logits" in params:
-                value = np.asarray(jax.nn.softmax(params["logits"]))
-            elif latent.support == "binary" and "logits" in params:
-                one = np.asarray(jax.nn.sigmoid(params["logits"]))
-                value = np.stack([1 - one, one], -1)
-            else:
+            value = probabilities(latent, params)
+            if value is None:
                 for member, own in self.model.blocks.get(name, {name: latent}).items():
                     refused[member] = (
                         f"{member!r} is {own.support}: it has no finite list of values; use mean() or quantile()"
@@ -196,7 +190,12 @@ class Posterior:
         key = fold(seed_key(seed), "khat")
         if groups is None:
             return flat_khat(elbo_samples(ratios, self._params, flat, None, n, key))
-        return hierarchical_khat(ratios, self._params, flat, groups, n, key, self._locate())
+        means = self._problem.joined(self.mean())
+        centre = {
+            name: central_value(latent, self._params["globals"][name], means.get(name))
+            for name, latent in self._problem.globals.items()
+        }
+        return hierarchical_khat(ratios, self._params, flat, groups, n, key, centre)
 
     def summary(self, *, limit: int = 100, groups: Any = None) -> pd.DataFrame:
         """Tabulate means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
@@ -268,29 +267,10 @@ class Posterior:
             out[name] = self._ragged(latent, value, numbers, 0) if local else value
         return Table(self._problem.members(out), refused)
 
-    def _locate(self) -> dict[str, Array]:
-        """Return a central value of each global: its mean, or its most probable category."""
-        means, centre = self._problem.joined(self.mean()), {}
-        for name, latent in self._problem.globals.items():
-            if latent.support == "categorical":
-                centre[name] = jnp.argmax(self._params["globals"][name]["logits"], -1)
-            elif latent.support == "one_hot":
-                centre[name] = jax.nn.one_hot(jnp.argmax(jnp.asarray(means[name]), -1), *latent.event, dtype=int)
-            elif latent.family.is_discrete():
-                centre[name] = jnp.round(jnp.asarray(means[name])).astype(int)
-            else:
-                centre[name] = jnp.asarray(means[name], float)
-        return centre
-
     def _ratios(self, data: Any) -> tuple[Ratios, Any, AbstractGroups | None]:
         problem, flat, groups = self._problem, self._data, self._groups
         if data is not None:
-            problem, flat, groups = bind(self.model, data)
-            if (problem.num_groups, problem.lengths) != (self.num_groups, self._problem.lengths):
-                raise ValueError(
-                    f"data has {problem.num_groups} groups padded to {problem.lengths}, "
-                    f"but this posterior was fitted to {self.num_groups} padded to {self._problem.lengths}"
-                )
+            problem, flat, groups = _bind_again("this posterior", problem, data)
         elif self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
         _, size = find_blankets(problem, flat, None if groups is None else first_row(groups))
@@ -315,16 +295,24 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     problem = Problem(model, header["padded"], header["num_groups"])
     flat, groups = None, None
     if data is not None:
-        bound, flat, groups = bind(model, data)
-        if bound.num_groups != problem.num_groups or bound.lengths != problem.lengths:
-            raise ValueError(f"{path} was fitted to {problem.num_groups} groups, the data have {bound.num_groups}")
-        problem = bound
+        problem, flat, groups = _bind_again(path, problem, data)
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
         without_data=header["has_data"] and data is None, outcome=saved_outcome(header), stopped=header["stopped"],
         estimators=header["estimators"],
     )  # fmt: skip
+
+
+def _bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
+    """Bind a fitted model to data that are given anew, which must have the same groups."""
+    problem, flat, groups = bind(fitted.model, data)
+    if (problem.num_groups, problem.lengths) != (fitted.num_groups, fitted.lengths):
+        raise ValueError(
+            f"{whose} was fitted to {fitted.num_groups} groups, the data have {problem.num_groups}"
+            f" (padded to {fitted.lengths} and {problem.lengths})"
+        )
+    return problem, flat, groups
 
 
 def _moment(latent: Latent, params: Any, index: int) -> Any:

@@ -33,7 +33,7 @@ class Ragged:
 
     @classmethod
     def of(cls, padded: Array, own: dict[int, np.ndarray], group_axis: int) -> "Ragged":
-        """`own` maps an axis, counted from the one after the groups, to each group's length."""
+        """Make one from a padded array; `own` maps an axis, counted from the one after the groups, to each group's length."""
         return cls(padded, _Lengths(own), group_axis)
 
     def __len__(self) -> int:
@@ -119,3 +119,26 @@ def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:
     if groups is None:
         return {}
     return {axis: np.asarray(own) for axis, own in groups.lengths(np.arange(len(groups))).items()}
+
+
+def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
+    """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
+    if "logits" not in params:
+        return None
+    if latent.support in ("categorical", "one_hot"):
+        return np.asarray(jax.nn.softmax(params["logits"]))
+    if latent.support == "binary":
+        one = np.asarray(jax.nn.sigmoid(params["logits"]))
+        return np.stack([1 - one, one], -1)
+    return None
+
+
+def central_value(latent: Latent, params: Any, mean: Any) -> Array:
+    """Return a central value of a latent: its mean, or its most probable category."""
+    if latent.support == "categorical":
+        return jnp.argmax(params["logits"], -1)
+    if latent.support == "one_hot":
+        return jax.nn.one_hot(jnp.argmax(jnp.asarray(mean), -1), *latent.event, dtype=int)
+    if latent.family.is_discrete():
+        return jnp.round(jnp.asarray(mean)).astype(int)
+    return jnp.asarray(mean, float)

@@ -16,7 +16,7 @@ from bbvi.draws.draws import AbstractDraws, MonteCarlo
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.cache import compiled
 from bbvi.fitting.choose import Choosing
-from bbvi.fitting.loop import Loop
+from bbvi.fitting.loop import Loop, Method
 from bbvi.fitting.noise import mean_and_spread
 from bbvi.fitting.optimizers import adagrad
 from bbvi.gradients.abstract import AbstractGradient, Estimate
@@ -74,7 +74,7 @@ def gradient_moments(
     if isinstance(gradient, AbstractChoice):
         choosing = Choosing(gradient, analysis, flat, groups, size, seed_key(seed))
         gradient = choosing.settled(params, choosing.first(params), {})
-    loop = compiled(analysis, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+    loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
     mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
     jax.block_until_ready(spread)
     problem.raise_failure()

@@ -6,48 +6,29 @@ variable that changed, is another one.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from bbvi.blankets.analysis import Analysis
-from bbvi.draws.draws import AbstractDraws
-from bbvi.fitting.loop import Loop
-from bbvi.fitting.stop import AbstractStop
-from bbvi.gradients.abstract import AbstractGradient
+from bbvi.fitting.loop import Loop, Method
 
 _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
-def compiled(
-    analysis: Analysis,
-    data: Any,
-    gradient: AbstractGradient,
-    draws: AbstractDraws,
-    optimizer: optax.GradientTransformation,
-    stops: Sequence[AbstractStop],
-    *,
-    batch_size: int,
-    capacity: int,
-) -> Loop:
+def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
     """Return the compiled loop of a fit: that of an earlier fit if it is the same."""
-
-    def make() -> Loop:
-        return Loop(analysis, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
-
     if analysis.problem.opaque:
-        return make()  # bound to this fit's workers and failures
-    rules = tuple(rule.identity() for rule in stops)
-    key = (_signature(analysis, data), gradient, draws, optimizer, rules, batch_size, capacity)
+        return Loop(analysis, method)  # bound to this fit's workers and failures
+    key = (_signature(analysis, data), method._replace(stops=tuple(rule.identity() for rule in method.stops)))
     try:
         found = _kept.pop(key, None)
     except TypeError:  # a plug-in that holds arrays cannot be compared
-        return make()
-    _kept[key] = found or make()
+        return Loop(analysis, method)
+    _kept[key] = found or Loop(analysis, method)
     while len(_kept) > _MOST:
         _kept.popitem(last=False)
     return _kept[key]

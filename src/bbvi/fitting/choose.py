@@ -8,7 +8,7 @@ import equinox as eqx
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import MonteCarlo
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.loop import Loop, State
+from bbvi.fitting.loop import Loop, Method, State
 from bbvi.fitting.noise import noise_of_latents
 from bbvi.fitting.optimizers import adagrad
 from bbvi.gradients.abstract import AbstractGradient
@@ -49,7 +49,7 @@ class Choosing(NamedTuple):
     def _pilot(self, params: dict[str, Lambda], seen: Mapping[str, float]) -> Pilot:
         def noise(gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
             analysis = self.analysis._replace(wanted=frozenset(names))
-            loop = Loop(analysis, gradient, MonteCarlo(_DRAWS), adagrad(), (), batch_size=self.batch_size, capacity=1)
+            loop = Loop(analysis, Method(gradient, MonteCarlo(_DRAWS), adagrad(), batch_size=self.batch_size))
             source: Any = self.groups
             key = fold(self.key, "pilot")
             if isinstance(source, Stream):

@@ -1,6 +1,5 @@
 """Algorithms 1 and 2 as a compiled loop: draw, estimate, step, ask the stopping rules; many steps to a call."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,6 +19,17 @@ from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, run_time_true, stored
+
+
+class Method(NamedTuple):
+    """How a step is made, and how many steps a call can make at the most: its `capacity`."""
+
+    gradient: AbstractGradient
+    draws: AbstractDraws
+    optimizer: optax.GradientTransformation
+    stops: tuple[AbstractStop, ...] = ()
+    batch_size: int = 0
+    capacity: int = 1
 
 
 class State(NamedTuple):
@@ -56,20 +66,10 @@ class Prefetched(eqx.Module):
 class Loop:
     """The loop of one fit, compiled once for all its calls, whatever the number of steps they make."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        gradient: AbstractGradient,
-        draws: AbstractDraws,
-        optimizer: optax.GradientTransformation,
-        stops: Sequence[AbstractStop],
-        *,
-        batch_size: int,
-        capacity: int,
-    ):
-        self.analysis, self.gradient, self.optimizer = analysis, gradient, optimizer
-        self.draws = draws.arranged(analysis.problem, analysis.blankets, gradient.num_folds(draws))
-        self.stops, self.batch_size, self.capacity = tuple(stops), batch_size, capacity
+    def __init__(self, analysis: Analysis, method: Method):
+        self.analysis = analysis
+        self.gradient, draws, self.optimizer, self.stops, self.batch_size, self.capacity = method
+        self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
         self._families: dict[str, Families] = {
             "globals": {name: latent.family for name, latent in analysis.problem.globals.items()},
             "locals": {name: latent.family for name, latent in analysis.problem.locals.items()},

@@ -60,13 +60,9 @@ class _Rate(ProgressColumn):
     """Steps per second."""
 
     def render(self, task: Task) -> Text:
-        return Text(
-            ""
-            if task.speed is None
-            else f"{task.speed:,.0f} steps/s"
-            if task.speed >= 10
-            else f"{task.speed:.2g} steps/s"
-        )
+        if task.speed is None:
+            return Text("")
+        return Text(f"{task.speed:,.0f} steps/s" if task.speed >= 10 else f"{task.speed:.2g} steps/s")
 
 
 @contextlib.contextmanager

@@ -57,7 +57,12 @@ class Pilot:
 
 
 class AbstractChoice(eqx.Module):
-    """A rule that chooses the estimators of a fit: for its first steps, and for all others by how the first went."""
+    """A rule that chooses the estimators of a fit: for its first steps, and for all others by how the first went.
+
+    A fit calls `check` before anything else, `first` before its first step, and `settled` once, after `pilot_steps`. Both
+    return one estimator for all latents, such as a `Mixed` of `candidates`; what it returns must follow from the pilot
+    alone, so that the same call is the same run.
+    """
 
     #: how many steps the first choice makes: another estimator takes about as long to compile, and most fits end before
     pilot_steps: ClassVar[int] = 1000

@@ -18,15 +18,11 @@ def plot_history(posterior: Any) -> Any:
     step, elbo = history.index.to_numpy(), history["elbo"].to_numpy()
     if len(elbo):
         smooth, error = _running(elbo, max(1, len(elbo) // 50))
-        top.fill_between(
-            step, smooth - 2 * error, smooth + 2 * error, color="#4c72b0", alpha=0.2, lw=0, label="noise, ± 2 sd"
-        )
+        below, above = smooth - 2 * error, smooth + 2 * error
+        top.fill_between(step, below, above, color="#4c72b0", alpha=0.2, lw=0, label="noise, ± 2 sd")
         top.plot(step, smooth, color="#4c72b0", lw=1.6, label="ELBO, smoothed")
-        late = smooth[len(smooth) // 20 :]
-        low, high = (
-            np.quantile(late - 2 * error[len(smooth) // 20 :], 0.02),
-            np.max(late + 2 * error[len(smooth) // 20 :]),
-        )
+        late = len(smooth) // 20
+        low, high = np.quantile(below[late:], 0.02), np.max(above[late:])
         if np.isfinite([low, high]).all() and high > low:
             top.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         top.legend(frameon=False, loc="lower right")

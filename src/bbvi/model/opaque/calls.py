@@ -101,7 +101,7 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
 
 
 class AbstractCaller(eqx.Module):
-    """A way to make calls: here, or spread over workers."""
+    """A way to make calls of one function, here or in workers: it returns results or a `Failure`, and never raises."""
 
     @abstractmethod
     def __call__(self, segments: Sequence[Segment], form: Form) -> Results:

@@ -19,7 +19,7 @@ from bbvi.model.opaque.calls import AbstractCaller, Failure, Form, InExecutor, I
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
-from bbvi.model.opaque.moving import Breach, Flat, Probe, Slot, breach, check_declared, find, observe, single_moves
+from bbvi.model.opaque.moving import Flat, Probe, Slot, arguments, breach, check_declared, find, observe, single_moves
 
 #: the name under which the site of a call travels beside the latents (a latent's own name has no slash)
 CALL_SITE = "/call site"
@@ -139,8 +139,8 @@ class Host:
 
     def recheck(
         self, base: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], row: Any, seed: int
-    ) -> Breach | None:
-        """Move one or two factors between these values; return a change of a term that does not read them, if any."""
+    ) -> str | None:
+        """Move one or two factors between these values; describe a change of a term that does not read them, if any."""
         generator = np.random.default_rng(seed)
         moves = single_moves(self._probe, self.known, generator, _RECHECKED)
         if not len(moves):
@@ -227,8 +227,6 @@ def _slots(latents: Sequence[Mapping[str, Latent]], lengths: dict[str, int]) -> 
 
 
 def _example(slots: list[Slot], num_parts: int, row: tuple[Any, ...], seeds: np.ndarray | None) -> Segment:
-    parts: list[dict[str, np.ndarray]] = [{} for _ in range(num_parts)]
     generator = np.random.default_rng(0)
-    for slot in slots:
-        parts[slot.part][slot.name] = slot.shaped(slot.some(2, generator))
-    return Segment(tuple(parts), row, seeds, 2)
+    values = [slot.some(2, generator) for slot in slots]
+    return Segment(arguments(slots, num_parts, values), row, seeds, 2)

@@ -37,10 +37,6 @@ class Slot(NamedTuple):
                 values = generator.integers(0, int(top), values.shape, endpoint=True).astype(values.dtype)
         return values.reshape(num, self.end - self.begin, *self.latent.event)
 
-    def shaped(self, flat: np.ndarray) -> np.ndarray:
-        """Reshape `(calls, factors, *event)` as the function sees it."""
-        return flat.reshape(len(flat), *self.latent.padded(self.lengths), *self.latent.event)
-
 
 class Term(NamedTuple):
     """One array of terms; its elements are numbered `begin` to `end` over all of them."""
@@ -74,31 +70,22 @@ class Probe(NamedTuple):
 Flat = Sequence[np.ndarray]
 
 
-class Breach(NamedTuple):
-    """A term element that changed with a factor of q that it was not known to read."""
-
-    term: str
-    element: int
-    latent: str
-    factor: int
-    was: float
-    now: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.term}, element {self.element}, changed from {self.was} to {self.now} "
-            f"with element {self.factor} of latent {self.latent!r}"
-        )
+def arguments(slots: list[Slot], num_parts: int, values: Sequence[np.ndarray]) -> tuple[dict[str, np.ndarray], ...]:
+    """Arrange values of all slots, `(calls, factors, *event)` each, as a function's arguments."""
+    parts: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in range(num_parts))
+    for slot, flat in zip(slots, values, strict=True):
+        parts[slot.part][slot.name] = flat.reshape(len(flat), *slot.latent.padded(slot.lengths), *slot.latent.event)
+    return parts
 
 
 def observe(probe: Probe, row: tuple[Any, ...], base: Flat, other: Flat, moves: np.ndarray) -> np.ndarray:
     """Evaluate the terms at `base`, then with each set of factors moved to `other`: `(1 + moves, term elements)`."""
     moves = np.concatenate([np.zeros((1, probe.num_factors), bool), moves])
-    parts: list[dict[str, np.ndarray]] = [{} for _ in range(probe.num_parts)]
+    values = []
     for slot, one, two in zip(probe.slots, base, other, strict=True):
         chosen = moves[:, slot.begin : slot.end].reshape(len(moves), -1, *[1] * len(slot.latent.event))
-        parts[slot.part][slot.name] = slot.shaped(np.where(chosen, two, one))
-    return probe.call([Segment(tuple(parts), row, probe.seeds, len(moves))])
+        values.append(np.where(chosen, two, one))
+    return probe.call([Segment(arguments(probe.slots, probe.num_parts, values), row, probe.seeds, len(moves))])
 
 
 def changed(values: np.ndarray) -> np.ndarray:
@@ -221,8 +208,8 @@ def _combined(probe: Probe, tallies: list[_Tally]) -> np.ndarray:
     return known
 
 
-def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> Breach | None:
-    """Return the first change that `known` does not allow, from what `observe` returned."""
+def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> str | None:
+    """Describe the first change that `known` does not allow, from what `observe` returned."""
     # float32 products are exact here: they count
     allowed = (moves.astype(np.float32) @ known.T.astype(np.float32)) > 0
     outside = np.argwhere(changed(values) & ~allowed)
@@ -233,11 +220,14 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
     term = next(term for term in probe.terms if element < term.end)
     slot = next(slot for slot in probe.slots if factor < slot.end)
     was, now = float(values[0, element]), float(values[1 + move, element])
-    return Breach(term.name, element - term.begin, slot.name, factor - slot.begin, was, now)
+    return (
+        f"{term.name}, element {element - term.begin}, changed from {was} to {now} "
+        f"with element {factor - slot.begin} of latent {slot.name!r}"
+    )
 
 
-def check_declared(probe: Probe, known: np.ndarray) -> Breach | None:
-    """Move whole latents and a few single factors; return a change that was not declared, if there is one."""
+def check_declared(probe: Probe, known: np.ndarray) -> str | None:
+    """Move whole latents and a few single factors; describe a change that was not declared, if there is one."""
     generator = np.random.default_rng(0)
     for row in _spread(probe.rows, _FEWEST_GROUPS):
         for _ in range(_DECLARED_POINTS):

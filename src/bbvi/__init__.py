@@ -35,6 +35,7 @@ from bbvi.model.latents import (
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
 from bbvi.numerics.address import AbstractNet
+from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior, load
 from bbvi.sampling.mixing import mixing
 from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
@@ -44,8 +45,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbstractChoice", "AbstractControlVariate", "AbstractCovariance", "AbstractDraws", "AbstractFamily", "AbstractGradient",
-    "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
-    "HierarchicalModel", "LeaveOneOut", "LocalExpectation", "LowRank", "Model", "MonteCarlo", "ParameterChange",
+    "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget",
+    "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
+    "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "one_hot", "opaque",

@@ -18,8 +18,7 @@ from bbvi.gradients.control_variates import CrossFit, LeaveOneOut, PlugIn
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
-from bbvi.model.groups import missing, ragged
-from bbvi.model.latents import (
+from bbvi.model.declare import (
     binary,
     categorical,
     count,
@@ -31,6 +30,7 @@ from bbvi.model.latents import (
     simplex,
     unit_interval,
 )
+from bbvi.model.groups import missing, ragged
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
 from bbvi.posterior.posterior import Posterior, load

@@ -24,7 +24,7 @@ def test_the_number_may_be_known_at_run_time_only():
     np.testing.assert_array_equal(found["more"], [30, 5])
 
 
-@pytest.mark.parametrize("num", [1, 6])
+@pytest.mark.parametrize("num", [1, 6, jnp.int32(6), jnp.uint32(6)])
 def test_the_function_is_traced_once(num):
     calls = []
 

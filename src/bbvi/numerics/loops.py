@@ -21,5 +21,6 @@ def accumulate(fn: Callable[[int | Array], Any], num: int | Array) -> Any:
     if isinstance(num, int) and num == 1:
         return fn(0)
     traced = jax.jit(fn)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(traced, jnp.int32(0)))
-    return jax.lax.fori_loop(0, num, lambda i, total: jax.tree.map(jnp.add, total, traced(i)), zeros)
+    first = 0 if isinstance(num, int) else jnp.zeros_like(num)  # of the type that the loop counts in
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(traced, first))
+    return jax.lax.fori_loop(first, num, lambda i, total: jax.tree.map(jnp.add, total, traced(i)), zeros)

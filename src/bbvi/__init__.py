@@ -19,8 +19,7 @@ from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, Le
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
-from bbvi.model.groups import missing, ragged
-from bbvi.model.latents import (
+from bbvi.model.declare import (
     binary,
     categorical,
     count,
@@ -32,6 +31,7 @@ from bbvi.model.latents import (
     simplex,
     unit_interval,
 )
+from bbvi.model.groups import missing, ragged
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
 from bbvi.numerics.address import AbstractNet

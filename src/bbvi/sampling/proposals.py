@@ -14,17 +14,27 @@ from jaxtyping import Array, Float
 from numpyro.distributions import biject_to
 
 from bbvi.families import (
+    AbstractChart,
     AbstractFamily,
     Bernoulli,
     Beta,
+    Binary,
     Categorical,
+    Categories,
+    Counts,
     Dirichlet,
     Gamma,
     JointNormal,
     Normal,
     OneHot,
+    OneHotVectors,
     Poisson,
+    Positive,
+    Real,
+    Simplex,
+    Through,
     TransformedNormal,
+    Unit,
 )
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address
@@ -130,7 +140,7 @@ class TransformedStep(AbstractProposal):
         size = u.size
         numbers = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
         noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(numbers)
-        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.target)
+        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.support())
 
         def log_jacobian(at: Array) -> Array:
             return jnp.sum(transform.log_abs_det_jacobian(at, transform(at)))
@@ -203,17 +213,16 @@ class CountStep(AbstractProposal):
 
 
 def proposal(latent: Latent) -> AbstractProposal:
-    """Choose the proposal for a latent's support, whatever its family of q."""
-    support = latent.family.support()
-    if isinstance(latent.family, JointNormal) and latent.support != "simplex":
-        return TransformedStep(TransformedNormal(support, latent.event))
-    made: dict[str, Any] = {
-        "real": NormalStep, "positive": GammaStep, "unit_interval": BetaStep, "binary": Flip,
-        "count": lambda: CountStep(top=getattr(support, "upper_bound", None)),
-        "one_hot": lambda: OtherOneHot(OneHot(latent.event[0])),
-        "simplex": lambda: DirichletStep(Dirichlet(latent.event[0])),
-        "interval": lambda: TransformedStep(TransformedNormal(support)),
-        "ordered": lambda: TransformedStep(TransformedNormal(support, latent.event)),
-        "categorical": lambda: OtherCategory(Categorical(int(support.upper_bound) + 1)),
+    """Choose the proposal by a latent's support, whatever its family of q."""
+    support, chart = latent.family.support(), latent.chart
+    if isinstance(latent.family, JointNormal) and not isinstance(chart, Simplex):
+        return TransformedStep(TransformedNormal(Through(support, latent.event)))
+    made: dict[type[AbstractChart], Any] = {
+        Real: NormalStep, Positive: GammaStep, Unit: BetaStep, Binary: Flip,
+        Counts: lambda: CountStep(top=getattr(support, "upper_bound", None)),
+        OneHotVectors: lambda: OtherOneHot(OneHot(chart.num_categories)),
+        Simplex: lambda: DirichletStep(Dirichlet(chart.num_categories)),
+        Through: lambda: TransformedStep(TransformedNormal(Through(support, chart.shape))),
+        Categories: lambda: OtherCategory(Categorical(int(support.upper_bound) + 1)),
     }  # fmt: skip
-    return made[latent.support]()
+    return made[type(chart)]()

@@ -1,4 +1,4 @@
-"""The examples reach the answers they claim, and the pages about them are whole."""
+"""The examples reach the answers they claim."""
 
 import importlib.util
 import re
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import bbvi
 
 ROOT = Path(__file__).parent.parent
 
@@ -85,24 +83,6 @@ def test_gamma_normal_time_series_predicts_better_than_averages(tmp_path):
 def test_every_example_is_tested():
     tested = set(re.findall(r'example\("(\w+)"\)', Path(__file__).read_text(encoding="utf-8")))
     assert tested == {path.stem for path in (ROOT / "examples").glob("*.py")}
-
-
-@pytest.mark.parametrize("name", bbvi.__all__)
-def test_every_public_name_is_on_the_api_page(name):
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert re.search(rf"^::: bbvi\.(\w+\.)*{name}$", page, re.MULTILINE)
-
-
-def test_the_paper_to_code_page_names_files_that_exist():
-    page = (ROOT / "docs" / "paper-to-code.md").read_text(encoding="utf-8")
-    for name in re.findall(r"`([\w/]+\.py)`", page):
-        assert any((ROOT / folder / name).exists() for folder in ("src/bbvi", "tests", "")), name
-
-
-def test_the_paper_to_code_page_names_every_file():
-    page = (ROOT / "docs" / "paper-to-code.md").read_text(encoding="utf-8")
-    for path in (ROOT / "src" / "bbvi").glob("*.py"):
-        assert path.stem == "__init__" or f"`{path.name}`" in page, path.name
 
 
 def test_ratings_are_predicted_better_than_by_averages():

@@ -145,14 +145,7 @@ def jointly(
 
     def mass(which: Mapping[str, Array]) -> Terms:
         """Give for each term the probability that the latents it reads have these values; uniform over colours it does not read."""
-        own = {}
-        for name in names:
-            sizes = jnp.asarray(np.log(of_colours)[plan.colours[name]])
-            at = jnp.minimum(which[name], plan.sizes[name] - 1)
-            at = jnp.broadcast_to(at, log_q[name].shape[:-1])[..., None]
-            found = jnp.take_along_axis(log_q[name], at, -1)[..., 0] + sizes
-            own[name] = jnp.where(which[name] < plan.sizes[name], found, -jnp.inf)[..., None]
-        (logs,) = to_terms(own)
+        (logs,) = to_terms(_log_mass(plan, log_q, which))
         return {term: jnp.exp(leaf - np.log(of_colours).sum()) for term, leaf in logs.items()}
 
     def step(carry: tuple[Array, Totals], at: Array) -> tuple[tuple[Array, Totals], None]:
@@ -173,6 +166,17 @@ def jointly(
     begin = jnp.zeros(num), {name: jnp.zeros_like(log_q[name]) for name in names}
     (samples, totals), _ = jax.lax.scan(step, begin, jnp.asarray(all_values[1:]))
     return samples + total(start), totals
+
+
+def _log_mass(plan: Plan, log_q: Totals, which: Mapping[str, Array]) -> dict[str, Array]:
+    """Give log q_i of these values, over the uniform distribution on the values of each element's colour."""
+    found = {}
+    for name, size in plan.sizes.items():
+        sizes = jnp.asarray(np.log(np.array(plan.of_colours))[plan.colours[name]])
+        at = jnp.broadcast_to(jnp.minimum(which[name], size - 1), log_q[name].shape[:-1])[..., None]
+        own = jnp.take_along_axis(log_q[name], at, -1)[..., 0] + sizes
+        found[name] = jnp.where(which[name] < size, own, -jnp.inf)[..., None]
+    return found
 
 
 def _for_event(array: Array, num: int) -> Array:

@@ -11,6 +11,8 @@ from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.fitting import cache as compiled
 from bbvi.numerics import special
 
+pytestmark = pytest.mark.compat
+
 SHAPES = [jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)]
 X, Y = np.array([0.5, 2.0, 7.0], np.float32)[:, None] + np.linspace(0, 3, 5, dtype=np.float32), np.float32([1, -2, 3])
 

@@ -11,6 +11,8 @@ from bbvi.blankets.blankets import find_blankets
 from bbvi.blankets.terms import Factors
 from bbvi.model.problem import bind
 
+pytestmark = pytest.mark.compat
+
 X = {"x": jax.ShapeDtypeStruct((6,), jnp.float32)}
 DATA = {"y": jnp.arange(6.0), "s": jnp.float32(1.7), "i": jnp.array([0, 2, 2, 5, 1, 0])}
 

@@ -30,8 +30,9 @@ _FACTORIES: dict[Any, type[dist.Distribution]] = {
     dist.Categorical: dist.CategoricalLogits,
     dist.Binomial: dist.BinomialLogits,
     dist.Geometric: dist.GeometricLogits,
-    dist.NegativeBinomial: dist.NegativeBinomialLogits,
 }
+if "NegativeBinomial" in dist.__all__:  # from numpyro 0.22 on
+    _FACTORIES[dist.NegativeBinomial] = dist.NegativeBinomialLogits
 
 # families of our own by the number of categories, which most ignore; with a fixed parameter they are numpyro's
 _OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {

@@ -20,6 +20,8 @@ import bbvi
 from bbvi.blankets.blankets import find_blankets
 from bbvi.model.problem import bind
 
+pytestmark = pytest.mark.compat
+
 # compiling is most of the time here
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

@@ -40,7 +40,7 @@ class Found(NamedTuple):
 def find(model, data) -> Found:
     """The one place that knows how the library is asked for its blankets."""
     problem, data, _ = bind(model, data)
-    blankets, _ = find_blankets(problem, data, None)
+    blankets = find_blankets(problem, data, None)
     elements = [(name, index) for name in problem.latents for index in np.ndindex(problem.shape(name))]
 
     def at_point(z):

@@ -9,6 +9,7 @@ import pytest
 import bbvi
 from bbvi.blankets.blankets import find_blankets
 from bbvi.blankets.terms import Factors
+from bbvi.blankets.trace import Trace
 from bbvi.model.problem import bind
 
 X = {"x": jax.ShapeDtypeStruct((6,), jnp.float32)}
@@ -62,7 +63,7 @@ SCALARS = {
 @pytest.mark.parametrize("name", SCALARS)
 def test_factors_add_up_to_the_function(name):
     function, _ = SCALARS[name]
-    factors = Factors(lambda z, d: {"f": function(z["x"], d)}, (X,), DATA)
+    factors = Factors(Trace(lambda z, d: {"f": function(z["x"], d)}, (X,), DATA))
     for seed in range(3):
         x = jnp.asarray(np.random.default_rng(seed).normal(size=6), jnp.float32)
         total = sum(float(v.sum()) for v in factors({"x": x}, DATA).values())
@@ -74,7 +75,7 @@ def test_each_factor_reads_no_more_than_it_must(name):
     function, reads = SCALARS[name]
     model = bbvi.Model(lambda z, d: function(z["x"], d), x=bbvi.real(6))
     problem, data, _ = bind(model, DATA)
-    blankets, _ = find_blankets(problem, data, None)
+    blankets = find_blankets(problem, data, None)
     counts = [pattern.pairs().sum(1, dtype=int).max() for pattern in blankets.prior["x"].values()]
     assert max(counts) == reads
 
@@ -133,7 +134,7 @@ def branches(z, _):
 
 @pytest.mark.parametrize("function", [recurrence, branches])
 def test_sums_within_sums_do_not_multiply_without_end(function):
-    factors = Factors(lambda z, d: {"f": function(z, d)}, (X,), DATA)
+    factors = Factors(Trace(lambda z, d: {"f": function(z, d)}, (X,), DATA))
     x = jnp.linspace(-1.0, 1.5, 6)
     found = factors({"x": x}, DATA)
     assert len(found) < 64

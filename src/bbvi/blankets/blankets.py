@@ -20,7 +20,8 @@ from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
-from bbvi.blankets.terms import Factors, is_array
+from bbvi.blankets.terms import Factors
+from bbvi.blankets.trace import Trace, is_array, trace_group, trace_prior
 from bbvi.model.model import Values
 from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
@@ -31,8 +32,9 @@ Sums = dict[str, dict[tuple[int, ...], Array]]
 
 
 class Part(NamedTuple):
-    """One function's factors, and what was found about them."""
+    """One part of log p: its trace, its factors, and what was found about them."""
 
+    trace: Trace | None
     factors: Any
     function: "Traced | None"
     patterns: dict[str, dict[str, AbstractPattern]]
@@ -49,7 +51,7 @@ class Part(NamedTuple):
         return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
 
 
-_NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
+_NOTHING = Part(None, None, None, {}, {}, lambda row: [], {}, [])
 
 
 class Traced:
@@ -103,6 +105,23 @@ class Blankets:
     def parts(self) -> tuple[Part, ...]:
         """What was found in the function no group owns and in those of a group."""
         return (self._prior, self._group) if self.num_groups else (self._prior,)
+
+    @property
+    def floats_per_draw(self) -> int:
+        """The number of term elements in one group, or in the part that no group owns if these are more."""
+        return max(sum(int(np.prod(shape)) for shape in part.shapes.values()) for part in self.parts)
+
+    @property
+    def prior_trace(self) -> Trace:
+        """The part that no group owns, as the user wrote it."""
+        assert self._prior.trace is not None
+        return self._prior.trace
+
+    @property
+    def group_trace(self) -> Trace:
+        """The part of one group, as the user wrote it."""
+        assert self._group.trace is not None
+        return self._group.trace
 
     @property
     def fast_lgamma(self) -> bool:
@@ -170,46 +189,34 @@ class Blankets:
         return total
 
 
-def find_blankets(problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True) -> tuple[Blankets, int]:
-    """Trace the model once and read off its blankets; also the number of term elements in one group.
+def find_blankets(
+    problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True, like: Blankets | None = None
+) -> Blankets:
+    """Trace the model once and read off its blankets.
 
-    With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit.
+    With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit. `like` are the
+    blankets of the same model at other lengths of the groups: they have the same prior.
     """
-    dummy = {name: _dummy(problem, name) for name in problem.latents}
-    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
-    beta = {name: dummy[name] for name in problem.globals} | place
-    z = {name: dummy[name] for name in problem.locals} | place
-    prior = _part(problem, problem.prior_terms, (beta,), data, known=True, fast_lgamma=fast_lgamma)
+    if like is None:
+        prior = _part(problem, trace_prior(problem, data), data, known=True, fast_lgamma=fast_lgamma)
+    else:
+        prior = like.parts[0]
     group = _NOTHING
     if problem.num_groups:
-        group = _part(problem, problem.group_terms, (beta, z), row, known=False, fast_lgamma=fast_lgamma)
-    blankets = Blankets(prior, group, problem.num_groups)
+        group = _part(problem, trace_group(problem, row), row, known=False, fast_lgamma=fast_lgamma)
     unread = [n for n in problem.latents if n not in prior.patterns | group.patterns and n not in group.look_ups]
     if unread:
         raise ValueError(
             f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
             "use it in the function or remove its declaration"
         )
-    return blankets, max(sum(int(np.prod(s)) for s in part.shapes.values()) for part in (prior, group))
+    return Blankets(prior, group, problem.num_groups)
 
 
-def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
-    latent = problem.latents[name]
-    dtype = int if latent.family.is_discrete() else float
-    return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, jax.dtypes.canonicalize_dtype(dtype))
-
-
-def _part(
-    problem: Problem,
-    function: Callable[..., Terms],
-    latents: tuple[Any, ...],
-    constant: Any,
-    *,
-    known: bool,
-    fast_lgamma: bool,
-) -> Part:
-    factors = Factors(function, latents, constant, known=known)
+def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lgamma: bool) -> Part:
+    latents = trace.latents
     arrays, static = eqx.partition(constant, is_array)
+    factors = Factors(trace, jax.tree.leaves(arrays) if known else None)
     found = reads(lambda given, a: factors(*given, eqx.combine(a, static)), latents, arrays, known=known)
     width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
     width += sum(look_up.size for look_up in found.look_ups)
@@ -245,7 +252,8 @@ def _part(
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
     function = Traced(found.closed, list(shapes), fast_lgamma=fast_lgamma)
     shapes = {name: shapes[name] for name in factors.names}
-    return Part(factors, function, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
+    indices = Indices(found.closed, found.look_ups, latents)
+    return Part(trace, factors, function, patterns, look_ups, indices, shapes, lost)
 
 
 def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:

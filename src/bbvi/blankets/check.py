@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.blankets import Blankets
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
-from bbvi.model.problem import Problem, Terms, group_terms, prior_terms, total
+from bbvi.model.problem import Problem, Terms, total
 from bbvi.numerics.xla import for_one_run
 
 _NUM_DRAWS = 2
@@ -19,7 +19,7 @@ _NUM_MOVES = 4
 _SHARES = (0.5, 0.25, 0.1)
 
 
-def check_padding(problem: Problem, groups: Cohort) -> None:
+def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups: no term may move."""
     generator = np.random.default_rng(0)
 
@@ -31,7 +31,8 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
 
     otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
     # the same program each time, so that the same numbers give the same bits
-    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS), **for_one_run())
+    trace = blankets.group_trace
+    terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta, z), row, _NUM_DRAWS), **for_one_run())
 
     def values(names: Any) -> dict[str, Any]:
         return {
@@ -74,10 +75,12 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
     beta = {name: values[name] for name in problem.globals} | place
 
     def prior(b: Any, d: Any) -> tuple[Terms, Terms]:
-        return blankets.prior_factors(b, d, len(moves) + 1), prior_terms(problem, b, d, len(moves) + 1)
+        trace, num = blankets.prior_trace, len(moves) + 1
+        return blankets.prior_factors(b, d, num), trace.at_samples((b,), d, num)
 
     def group(b: Any, z: Any, row: Any) -> tuple[Terms, Terms]:
-        return blankets.group_factors(b, z, row, len(moves) + 1), group_terms(problem, b, z, row, len(moves) + 1)
+        trace, num = blankets.group_trace, len(moves) + 1
+        return blankets.group_factors(b, z, row, num), trace.at_samples((b, z), row, num)
 
     factors, terms = eqx.filter_jit(prior, **for_one_run())(beta, data)
     _check_moves(factors, blankets.prior, moves, tuple(problem.opaque))

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.patterns import Reduction, recognise
 from bbvi.blankets.rules.indexing import LookUp
-from bbvi.blankets.terms import is_array
+from bbvi.blankets.trace import is_array
 
 
 class Indices:

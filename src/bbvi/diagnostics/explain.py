@@ -171,7 +171,7 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
         if not 0 <= group < problem.num_groups:
             raise ValueError(f"explain: group must be in 0 .. {problem.num_groups - 1}, got {group}")
         problem, row = _one_group(model, groups, group)
-    blankets, _ = find_blankets(problem, flat, row)
+    blankets = find_blankets(problem, flat, row)
     shapes: dict[str, tuple[int, ...]] = {}
     lines: dict[str, str] = {}
     lost: list[Lost] = []

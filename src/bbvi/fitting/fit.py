@@ -188,7 +188,7 @@ def _prepare(
     analysis = analyse(problem, flat, groups, fit_globals=hold is None, fast_lgamma=fast_lgamma)
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
-        check_padding(problem, groups)
+        check_padding(problem, analysis.blankets, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     if isinstance(gradient, AbstractChoice):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Analysis, row_shapes
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import MonteCarlo
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
@@ -44,7 +44,7 @@ class Pilot:
     @functools.cached_property
     def smooth(self) -> frozenset[str]:
         """The latents that have a pathwise gradient."""
-        return smooth_latents(self.analysis, self._data, None if self._groups is None else row_shapes(self._groups))
+        return smooth_latents(self.analysis)
 
     @property
     def fitted(self) -> list[str]:

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float
 
-from bbvi.blankets.blankets import find_blankets
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q
 from bbvi.families.abstract import Lambda
-from bbvi.model.groups import AbstractGroups, first_row
+from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
@@ -288,8 +287,7 @@ class Posterior:
                 )
         elif self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
-        _, size = find_blankets(problem, flat, None if groups is None else first_row(groups))
-        return Ratios(problem, size), flat, groups
+        return Ratios(problem, flat, groups), flat, groups
 
 
 # compiled once for a latent and a number of draws, however often they are asked for

@@ -31,8 +31,10 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
 
     otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
     # the same program each time, so that the same numbers give the same bits
-    trace = blankets.group_trace
-    terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta, z), row, _NUM_DRAWS), **for_one_run())
+    trace, site = blankets.group_trace, problem.no_call_site(_NUM_DRAWS)
+    terms_at = jax.jit(
+        lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run()
+    )
 
     def values(names: Any) -> dict[str, Any]:
         return {
@@ -71,8 +73,8 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
             if moved == name:
                 flat[chosen, ..., column] = changed[chosen]
         values[name] = flat.reshape(columns.shape)
-    place = problem.no_call_site(len(moves) + 1)
-    beta = {name: values[name] for name in problem.globals} | place
+    site = problem.no_call_site(len(moves) + 1)
+    beta = {name: values[name] for name in problem.globals} | site
 
     def prior(b: Any, d: Any) -> tuple[Terms, Terms]:
         trace, num = blankets.prior_trace, len(moves) + 1
@@ -87,7 +89,7 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
     _check_totals(factors, terms)
     if groups is not None:
         row = first_row(groups)
-        z = {name: values[name] for name in problem.locals} | place
+        z = {name: values[name] for name in problem.locals} | site
         factors, terms = jax.jit(group, **for_one_run())(beta, z, row)
         look_ups = blankets.look_ups, blankets.indices(row)
         _check_moves(factors, blankets.group, moves, tuple(problem.opaque), look_ups)

@@ -32,9 +32,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
     # the same program each time, so that the same numbers give the same bits
     trace, site = blankets.group_trace, problem.no_call_site(_NUM_DRAWS)
-    terms_at = jax.jit(
-        lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run()
-    )
+    terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run())
 
     def values(names: Any) -> dict[str, Any]:
         return {

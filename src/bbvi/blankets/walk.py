@@ -12,9 +12,8 @@ import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.lines import place_of
+from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
-# the sum over all elements does not change under these
-_REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
 _MOST_SCALES = 3
 
@@ -99,9 +98,9 @@ class Walk:
             return None
         if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
             return None
-        if self.elementwise and name not in ("neg", "add", "add_any", "sub"):
+        if self.elementwise and name not in ADDITIONS:
             return None
-        if name == "reduce_sum" or name in _REARRANGED:
+        if name == "reduce_sum" or name in REARRANGED:
             axes = _axes_before(eqn)
             if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
                 return None
@@ -109,7 +108,7 @@ class Walk:
         if name == "broadcast_in_dim":
             repeated = _size(out) / max(1, _size(eqn.invars[0].aval))
             return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
-        if name in ("neg", "add", "add_any", "sub"):
+        if name in ADDITIONS:
             return self._added(eqn, piece)
         if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
             return self._scaled(eqn, piece)
@@ -146,7 +145,7 @@ class Walk:
     def _is_density(self, atom: Any) -> bool:
         """Whether this array is what a library's density returned."""
         eqn: Any = self.makers.get(atom)
-        while eqn is not None and eqn.primitive.name in (*_REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
+        while eqn is not None and eqn.primitive.name in (*REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
             if _is_library(eqn):
                 return True
             eqn = self.makers.get(eqn.invars[0])
@@ -202,7 +201,7 @@ class Walk:
             return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
         if name == "dot_general":
             return can_open_dot(eqn, self.is_read)
-        if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
+        if name in REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
             return any(map(self._sums, eqn.invars))
         return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
 

@@ -1,6 +1,6 @@
-"""Section 3.1: the factors of log p and, for each factor of q, those in its blanket.
+"""Section 3.1: the terms of log p and, for each factor of q, those in its blanket.
 
-log p_i of Eq. 6 is the sum of the factors that read z_i. Arrays here have samples on the last axis.
+log p_i of Eq. 6 is the sum of the terms that read z_i. Arrays here have samples on the last axis.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,23 +20,23 @@ from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
-from bbvi.blankets.terms import Factors
+from bbvi.blankets.terms import SplitTerms
 from bbvi.blankets.trace import Trace, is_array, trace_group, trace_prior
 from bbvi.model.model import Values
 from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
 
 Patterns = Mapping[str, Mapping[str, AbstractPattern]]
-#: of each array of factors, its sums over some axes
+#: of each array of terms, its sums over some axes
 Sums = dict[str, dict[tuple[int, ...], Array]]
 
 
 class Part(NamedTuple):
-    """One part of log p: its trace, its factors, and what was found about them."""
+    """One part of log p: its trace, its terms, and what was found about them."""
 
     trace: Trace | None
-    factors: Any
-    function: "Traced | None"
+    terms: Any
+    function: "AtSamples | None"
     patterns: dict[str, dict[str, AbstractPattern]]
     look_ups: dict[str, list[AbstractLookedUp]]
     indices: Callable[[Any], list[Array]]
@@ -54,14 +54,14 @@ class Part(NamedTuple):
 _NOTHING = Part(None, None, None, {}, {}, lambda row: [], {}, [])
 
 
-class Traced:
-    """The trace of all factors, evaluated for many samples at once."""
+class AtSamples:
+    """The terms of one part, evaluated for many samples at once."""
 
     def __init__(self, closed: ClosedJaxpr, names: list[str], *, fast_lgamma: bool):
         self.closed, self.fast_lgamma, self._names = closed, fast_lgamma, names
 
     def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
-        """The arrays of factors; `logs` are the logarithms of those latents that have one."""
+        """The arrays of terms; `logs` are the logarithms of those latents that have one."""
         arrays, _ = eqx.partition(constant, is_array)
         last = [
             Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
@@ -89,9 +89,9 @@ def _known(log: Array | None) -> Callable[[], Array] | None:
 
 
 class Blankets:
-    """The factors of log p, and for each latent the patterns by which it sums those that read it.
+    """The terms of log p, and for each latent the patterns by which it sums those that read it.
 
-    `prior` is about the factors that no group owns, `group` about those of one group; `look_ups` about those of one
+    `prior` is about the terms that no group owns, `group` about those of one group; `look_ups` about those of one
     group that read elements of a latent which the group's data choose.
     """
 
@@ -129,18 +129,18 @@ class Blankets:
         assert self._prior.function is not None
         return self._prior.function.fast_lgamma
 
-    def prior_factors(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
-        """The factors that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
+    def prior_terms(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
+        """The terms that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
         assert self._prior.function is not None
         return self._prior.function((beta,), (logs or {},), data, num)
 
-    def group_factors(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
-        """The factors of one group, for `num` samples on the last axis; `logs` are known logarithms."""
+    def group_terms(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
+        """The terms of one group, for `num` samples on the last axis; `logs` are known logarithms."""
         assert self._group.function is not None
         return self._group.function((beta, z), (logs or {}, logs or {}), row, num)
 
-    def factors_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
-        """The factors of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
+    def terms_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
+        """The terms of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
         assert self._group.function is not None
         return self._group.function.over_groups(beta, z, logs, rows, num)
 
@@ -216,8 +216,8 @@ def find_blankets(
 def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lgamma: bool) -> Part:
     latents = trace.latents
     arrays, static = eqx.partition(constant, is_array)
-    factors = Factors(trace, jax.tree.leaves(arrays) if known else None)
-    found = reads(lambda given, a: factors(*given, eqx.combine(a, static)), latents, arrays, known=known)
+    terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
+    found = reads(lambda given, a: terms(*given, eqx.combine(a, static)), latents, arrays, known=known)
     width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
     width += sum(look_up.size for look_up in found.look_ups)
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
@@ -227,7 +227,7 @@ def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lg
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
         if num_pairs(output) > MOST_PAIRS:
             output = everything([output], (1,))
-            lost.append(Lost(factors.lines[term], "too many pairs of elements to keep apart"))
+            lost.append(Lost(terms.lines[term], "too many pairs of elements to keep apart"))
         crowded = output is not None and output.ids.shape != shape
         pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
         offset = 0
@@ -244,16 +244,14 @@ def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lg
             elif chosen or (direct.nnz and crowded):
                 # read directly and by a look-up: no element may be counted twice, so each counts for all
                 if chosen:
-                    lost.append(
-                        Lost(factors.lines[term], f"{name!r} is read by an index in the data and otherwise too")
-                    )
+                    lost.append(Lost(terms.lines[term], f"{name!r} is read by an index in the data and otherwise too"))
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
-    function = Traced(found.closed, list(shapes), fast_lgamma=fast_lgamma)
-    shapes = {name: shapes[name] for name in factors.names}
+    function = AtSamples(found.closed, list(shapes), fast_lgamma=fast_lgamma)
+    shapes = {name: shapes[name] for name in terms.names}
     indices = Indices(found.closed, found.look_ups, latents)
-    return Part(trace, factors, function, patterns, look_ups, indices, shapes, lost)
+    return Part(trace, terms, function, patterns, look_ups, indices, shapes, lost)
 
 
 def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:

@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 class Scope:
-    """Factors with lanes on the last axis, and the latents whose blankets they are in."""
+    """Terms with lanes on the last axis, and the latents whose blankets they are in."""
 
     def __init__(self, problem: Problem, blankets: Blankets, *, of_groups: bool):
         self.problem, self.of_groups, self._blankets = problem, of_groups, blankets
@@ -39,14 +39,14 @@ class Scope:
         self._look_ups = blankets.look_ups if of_groups else {}
 
     def terms(self, beta: Point, z: Point, lanes: Lanes) -> Terms:
-        """All arrays of factors."""
+        """All arrays of terms."""
         if not self.of_groups:
-            return self._blankets.prior_factors(beta.values, lanes.data, 1, beta.logs)
+            return self._blankets.prior_terms(beta.values, lanes.data, 1, beta.logs)
         one = {name: value[..., 0] for name, value in beta.values.items()}
-        return self._blankets.factors_over_groups(one, z.values, lanes.data, len(lanes.groups), z.logs)
+        return self._blankets.terms_over_groups(one, z.values, lanes.data, len(lanes.groups), z.logs)
 
     def reading(self, names: Iterable[str]) -> list[str]:
-        """The arrays of factors that read any of these latents."""
+        """The arrays of terms that read any of these latents."""
         found: dict[str, None] = {}
         for name in names:
             found |= dict.fromkeys(self._part.get(name, {}))
@@ -74,7 +74,7 @@ class Scope:
         return total
 
     def changed(self, names: Sequence[str], accepted: Arrays, terms: Terms, lanes: Lanes) -> dict[str, Array]:
-        """Which factors read an accepted element: the sums of `log_p` the other way round."""
+        """Which terms read an accepted element: the sums of `log_p` the other way round."""
         shapes = {term: jax.ShapeDtypeStruct(terms[term].shape, terms[term].dtype) for term in self.reading(names)}
         kind = next(iter(shapes.values())).dtype
         back = jax.linear_transpose(lambda terms: self.log_p(names, terms, lanes), shapes)

@@ -1,7 +1,7 @@
-"""Section 3.1: undo the sums that lead to log p, so that it falls apart into its factors.
+"""Section 3.1: undo the sums that lead to log p, so that it falls apart into its terms.
 
 From each output a walk goes back through the sums that lead to it, and into those of
-loops, branches and dot products; where it cannot go on stands an array of factors. Their total, over all elements
+loops, branches and dot products; where it cannot go on stands an array of terms. Their total, over all elements
 and arrays, is the value of the function.
 """
 
@@ -23,8 +23,8 @@ _MOST_PASSES = 50
 _CONSTANT = ".constant"
 
 
-class Factors:
-    """A traced part of log p as arrays of factors, `factors(*latents, constants) -> {name: array}`.
+class SplitTerms:
+    """A traced part of log p as arrays of terms, `terms(*latents, constants) -> {name: array}`.
 
     `known` are the arrays of the constants, if their values may decide which branch of a choice is taken.
     """
@@ -40,7 +40,7 @@ class Factors:
         self._recipes: list[tuple[str, list[Term], int]] = []
         self._outputs: dict[str, str] = {}
         self._constants: set[str] = set()
-        #: where in the user's function each array of factors is computed
+        #: where in the user's function each array of terms is computed
         self.lines: dict[str, str] = {}
         makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
         for output, pieces in zip(trace.outputs, found, strict=True):
@@ -53,7 +53,7 @@ class Factors:
                 made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
                 self.lines[name] = line_of(made[0].source_info) if made else ""
         self._trace, self._closed, self._atoms = trace, closed, atoms
-        #: the arrays of factors in the order in which they are written
+        #: the arrays of terms in the order in which they are written
         self.names = [name for output in trace.written for name, _, _ in self._recipes if self._outputs[name] == output]
 
     def __call__(self, *arguments: Any) -> dict[str, Array]:
@@ -98,7 +98,7 @@ def _taken_apart(
 
 
 def _named(output: str, pieces: list[Term], is_read: Callable[[Any], bool]) -> dict[str, list[Term]]:
-    """Each array of factors by its name; what reads no latent at all goes into one constant."""
+    """Each array of terms by its name; what reads no latent at all goes into one constant."""
     read = [piece for piece in pieces if any(is_read(atom) for atom in piece.atoms)]
     constant = [piece for piece in pieces if not any(is_read(atom) for atom in piece.atoms)]
     names = [output] if len(read) == 1 else [f"{output}.{i}" for i in range(len(read))]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from bbvi.blankets.jaxpr.lines import place_of
+from bbvi.blankets.jaxpr.lines import source_of
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
@@ -19,7 +19,7 @@ _MOST_SCALES = 3
 
 
 class By(NamedTuple):
-    """What multiplies, divides or masks an array of factors: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
+    """What multiplies, divides or masks an array of terms: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
 
     kind: str
     atom: Any
@@ -27,7 +27,7 @@ class By(NamedTuple):
 
 
 class Term(NamedTuple):
-    """An array of factors: `number` times `atom`, under each of `by`, the last first."""
+    """An array of terms: `number` times `atom`, under each of `by`, the last first."""
 
     atom: Any
     number: float
@@ -47,7 +47,7 @@ class Term(NamedTuple):
 
 
 class Walk:
-    """The walk from an output back to the arrays of factors it is the sum of."""
+    """The walk from an output back to the arrays of terms it is the sum of."""
 
     def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
@@ -90,7 +90,7 @@ class Walk:
         return sorted(found, key=lambda piece: -1 if isinstance(piece.atom, Literal) else order.get(piece.atom, -1))
 
     def open(self, eqn: Any, piece: Term) -> list[Term] | None:
-        """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
+        """The pieces whose sums add up to that of this one; None where it is an array of terms itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if out.dtype not in (jnp.float32, jnp.float64, jnp.int32, jnp.int64):
             return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
@@ -258,8 +258,8 @@ def _under(b: By, value: Any, other: Any) -> Any:
 
 
 def _is_library(eqn: Any) -> bool:
-    place = place_of(eqn.source_info)
-    return place is not None and place.library
+    source = source_of(eqn.source_info)
+    return source is not None and source.library
 
 
 def _size(aval: Any) -> int:

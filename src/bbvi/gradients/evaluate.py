@@ -57,7 +57,7 @@ def evaluate(
     beta |= problem.call_site(key, samples)
 
     def prior_at(beta: dict[str, Array], logs: dict[str, Array]) -> Terms:
-        return blankets.prior_factors(beta, data, len(samples), logs)
+        return blankets.prior_terms(beta, data, len(samples), logs)
 
     prior = materialise(on, prior_at, beta, logs)
     sums = materialise(on, lambda terms: blankets.sums(blankets.prior, terms), prior)

@@ -1,5 +1,6 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
+from bbvi.blankets.rules import rule
 from bbvi.diagnostics.explain import explain
 from bbvi.diagnostics.moments import gradient_moments
 from bbvi.diagnostics.predict import predictive_log_likelihood
@@ -51,6 +52,6 @@ __all__ = [
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "one_hot", "opaque",
-    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "simplex",
+    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
     "unit_interval",
 ]  # fmt: skip

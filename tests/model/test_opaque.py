@@ -49,7 +49,7 @@ PAIRS = {
 
 def blankets_of(model, data):
     problem, flat, groups = bind(model, data)
-    blankets, _ = find_blankets(problem, flat, None if groups is None else first_row(groups))
+    blankets = find_blankets(problem, flat, None if groups is None else first_row(groups))
     return {
         (where, latent, re.sub(r"\.\d+$|\W", "", term), factor): pattern.pairs().toarray()[:, factor].tolist()
         for where, part in (("prior", blankets.prior), ("group", blankets.group))

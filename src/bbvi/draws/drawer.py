@@ -17,15 +17,13 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
 from bbvi.blankets.jaxpr.inline import retrace
-from bbvi.blankets.jaxpr.primitives import CUSTOM
+from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, MOVES
 from bbvi.blankets.jaxpr.run import bind_custom, reached, run
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address, Key
 from bbvi.numerics.xla import is_mark, materialise
-
-_MOVES = frozenset("slice squeeze reshape expand_dims broadcast_in_dim transpose copy".split())
 
 
 class Staged:
@@ -50,7 +48,7 @@ class Staged:
 
         def source(atom: Any) -> Any:
             # what is only moved is kept where it comes from: a table in one piece
-            while atom in made and makers[atom].primitive.name in _MOVES and makers[atom].invars[0] in made:
+            while atom in made and makers[atom].primitive.name in MOVES | COPIES and makers[atom].invars[0] in made:
                 atom = makers[atom].invars[0]
             return atom
 

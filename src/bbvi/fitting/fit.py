@@ -167,7 +167,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
-        check_padding(problem, groups)
+        check_padding(problem, analysis.blankets, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     choosing, estimator = None, settings.gradient

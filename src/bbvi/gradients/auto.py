@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 
-from bbvi.blankets.analysis import Analysis, row_shapes
+from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.local_expectation import LocalExpectation
@@ -53,7 +53,7 @@ class Pilot:
     @functools.cached_property
     def smooth(self) -> frozenset[str]:
         """The latents that have a pathwise gradient."""
-        return smooth_latents(self.analysis, self.data, None if self.groups is None else row_shapes(self.groups))
+        return smooth_latents(self.analysis)
 
 
 class AbstractChoice(eqx.Module):

@@ -132,7 +132,7 @@ class EveryValue:
             values, logs = model_values(problem.globals, moved, on)
 
             def some(beta: Draws, logs: Draws) -> Terms:
-                made = blankets.prior_factors(beta, self._data, len(now.samples), logs)
+                made = blankets.prior_terms(beta, self._data, len(now.samples), logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
 
             return materialise(on, some, now.beta | values, now.logs | logs)
@@ -165,7 +165,7 @@ class EveryValue:
 
             def some(beta: Draws, logs: Draws, z: Draws, own_logs: Draws) -> Terms:
                 def one(row: Any, z: Draws, own: Draws) -> Terms:
-                    return blankets.group_factors(beta, z, row, num, {**logs, **own})
+                    return blankets.group_terms(beta, z, row, num, {**logs, **own})
 
                 made = jax.vmap(one)(rows, z, own_logs)
                 return made if wanted is None else {term: made[term] for term in wanted}

@@ -141,7 +141,7 @@ class GroupTerms:
             z |= self.problem.call_site(fold(self.key, group), self.samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
-                return patterns.group_factors(beta, z, row, num, logs)
+                return patterns.group_terms(beta, z, row, num, logs)
 
             terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
             return terms, materialise(self.on, lambda t: patterns.sums(patterns.group, t), terms)

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.blankets.blankets import find_blankets
 from bbvi.draws.draws import MonteCarlo
 from bbvi.families.abstract import Lambda
-from bbvi.model.groups import AbstractGroups, first_row
+from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
@@ -280,8 +279,7 @@ class Posterior:
             problem, flat, groups = _bind_again("this posterior", problem, data)
         elif self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
-        _, size = find_blankets(problem, flat, None if groups is None else first_row(groups))
-        return Ratios(problem, size), flat, groups
+        return Ratios(problem, flat, groups), flat, groups
 
 
 def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Posterior:

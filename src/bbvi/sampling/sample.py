@@ -175,7 +175,7 @@ def _prepare(
         analysis = analysis._replace(buckets=())
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
-        check_padding(problem, groups)
+        check_padding(problem, analysis.blankets, groups)
     key = seed_key(seed)
     lanes = all_lanes(analysis, flat, groups)
     scene = _scene(analysis, groups, hold is None)

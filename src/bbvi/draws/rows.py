@@ -16,6 +16,7 @@ from bbvi.draws.drawer import Drawer
 from bbvi.families import Params
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.loops import accumulate
 
 _FLOATS_PER_TILE = 1 << 14
 # places of a packed axis come in multiples of this, and so do those in a tile, up to it
@@ -151,25 +152,22 @@ def over_rows(
     inputs = (rows._replace(used=None), *others)
     if tile >= num:
         return function(*inputs)
-    traced = jax.jit(function)
+    function = jax.jit(function)  # traced once
 
     def part(at: Array) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, tile), inputs)
 
-    shapes = jax.eval_shape(lambda at: traced(*part(at)), jnp.int32(0))
-    totals = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
     if into is None:
-        into = jax.tree.map(lambda leaf: jnp.zeros((num, *leaf.shape[1:]), leaf.dtype), shapes[1])
+        _, shapes = jax.eval_shape(lambda: function(*part(jnp.int32(0))))
+        into = jax.tree.map(lambda leaf: jnp.zeros((num, *leaf.shape[1:]), leaf.dtype), shapes)
 
-    def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        totals, arrays = carry
+    def one(number: Array, arrays: Any) -> tuple[Any, Any]:
         at = number * tile
-        more, new = traced(*part(at))
+        totals, new = function(*part(at))
         joined = jax.tree.map(lambda all_, leaf: jax.lax.dynamic_update_slice_in_dim(all_, leaf, at, 0), arrays, new)
-        return jax.tree.map(jnp.add, totals, more), joined
+        return totals, joined
 
-    last = num // tile if rows.used is None else -(-rows.used // tile)
-    return jax.lax.fori_loop(0, last, body, (totals, into))
+    return accumulate(one, num // tile if rows.used is None else -(-rows.used // tile), into)
 
 
 def at_least(flat: Array, num: int) -> Array:

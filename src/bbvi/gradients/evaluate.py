@@ -17,6 +17,7 @@ from bbvi.draws.rows import Rows, at_least, over_rows
 from bbvi.families import Params
 from bbvi.gradients.group_blocks import GroupBlocks, GroupTerms, Shares, sum_of_all
 from bbvi.model.problem import Terms
+from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
 
 Consume = Callable[[Any, Array, Params], Any]
@@ -136,22 +137,12 @@ def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None
     `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
     """
 
-    def see(chunk: Array, shift: Array | float) -> tuple[Array, Any]:
-        sums, elbo, counts = visit(chunk)
+    def see(chunk: int | Array, shift: Array) -> tuple[tuple[Any, Array], Array]:
+        sums, elbo, counts = visit(jnp.asarray(chunk, jnp.uint32))
         shift = jnp.where(chunk == 0, elbo[0], shift)
         centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
-        return shift, (sums, jnp.stack([centred.sum(), (centred**2).sum()]))
+        return (sums, jnp.stack([centred.sum(), (centred**2).sum()])), shift
 
-    def add(chunk: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        shift, more = see(chunk, carry[0])
-        return shift, jax.tree.map(jnp.add, carry[1], more)
-
-    first = jnp.uint32(0)
-    if cut.num_chunks == 1:
-        shift, (sums, of_elbo) = see(first, 0.0)
-    else:
-        shapes = jax.eval_shape(lambda: see(first, 0.0))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        shift, (sums, of_elbo) = jax.lax.fori_loop(first, jnp.uint32(cut.num_chunks), add, zero)
+    (sums, of_elbo), shift = accumulate(see, cut.num_chunks, jnp.zeros(()))
     mean, square = of_elbo / cut.num
     return sums, shift + mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, cut.num - 1))

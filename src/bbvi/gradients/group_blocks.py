@@ -15,6 +15,7 @@ from bbvi.draws.rows import at_least
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import fold
+from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
 
 _FLOATS_PER_BLOCK = 1 << 17
@@ -67,17 +68,13 @@ class GroupBlocks:
         """Evaluate the groups of one bucket, from the position `first` on, in blocks."""
         if isinstance(num_blocks, int) and num_blocks == 1:
             return block(bucket, self._take(bucket, 0, size))
-        traced = jax.jit(lambda taken: block(bucket, taken))
-        shapes, _ = jax.eval_shape(traced, self._take(bucket, 0, size))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def body(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            sums, out = carry
+        def one(number: Array, out: Any) -> tuple[Any, Any]:
             at = first + number * size
-            shares, arrays = traced(self._take(bucket, at, size))
-            return jax.tree.map(jnp.add, sums, shares), self._put(out, arrays, at, size)
+            shares, arrays = block(bucket, self._take(bucket, at, size))
+            return shares, self._put(out, arrays, at)
 
-        return jax.lax.fori_loop(0, num_blocks, body, (zero, out))
+        return accumulate(one, num_blocks, out)
 
     def _take(self, bucket: Bucket, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
         """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
@@ -100,7 +97,7 @@ class GroupBlocks:
                 u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], packing.first[at], shape[0])[None]
         return groups, rows, own, u
 
-    def _put(self, out: Any, arrays: Any, at: Any, size: int) -> Any:
+    def _put(self, out: Any, arrays: Any, at: Any) -> Any:
         new = {}
         for name, leaf in arrays.items():
             packing = self.layout.packing(name)

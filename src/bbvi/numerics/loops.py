@@ -8,19 +8,26 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
-def accumulate(fn: Callable[[int | Array], Any], num: int | Array) -> Any:
-    """Return the sum of `fn(i)` over i < num, leaf by leaf of the trees that `fn` returns.
+def accumulate(fn: Callable[..., tuple[Any, Any]], num: int | Array, carry: Any = None) -> tuple[Any, Any]:
+    """Sum `fn(i, carry) -> (terms, carry)` over i < num, leaf by leaf; return the sums and the last carry.
 
-    `fn` is traced once. A single term needs no loop: `fn(0)` is called as it is. `num` may be known at run time only.
+    `fn` is traced once. A single term needs no loop: `fn(0, carry)` is called as it is. `num` may be known at run time only.
 
     Examples:
         >>> import jax.numpy as jnp
-        >>> print(accumulate(lambda i: {"sum": i * jnp.ones(2)}, 4)["sum"])
+        >>> sums, _ = accumulate(lambda i, carry: ({"sum": i * jnp.ones(2)}, carry), 4)
+        >>> print(sums["sum"])
         [6. 6.]
     """
     if isinstance(num, int) and num == 1:
-        return fn(0)
+        return fn(0, carry)
     traced = jax.jit(fn)
     first = 0 if isinstance(num, int) else jnp.zeros_like(num)  # of the type that the loop counts in
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(traced, first))
-    return jax.lax.fori_loop(first, num, lambda i, total: jax.tree.map(jnp.add, total, traced(i)), zeros)
+    shapes, _ = jax.eval_shape(traced, first, carry)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def body(i: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        terms, carry = traced(i, state[1])
+        return jax.tree.map(jnp.add, state[0], terms), carry
+
+    return jax.lax.fori_loop(first, num, body, (zeros, carry))

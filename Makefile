@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv study test lint docs bench bench-peers mutants clean
+.PHONY: help venv study test compat lint docs bench bench-peers mutants clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ study: $(STAMP) ## Run the paper's empirical study and write its report; options
 
 test: $(STAMP) ## Run the tests and doctests, without the slow ones
 	$(BIN)/python -m pytest -n 2
+
+compat: ## Run the tests marked compat on every Python found, dependencies newest and oldest; PYTHONS="..." or ONLY=newest
+	$(PYTHON) tools/compat.py --pythons "$(PYTHONS)" --only "$(ONLY)"
 
 lint: $(STAMP) ## Check lint, format, types and import order
 	$(BIN)/ruff check
@@ -49,7 +52,7 @@ $(PEERS): benchmarks/peers/requirements.txt
 mutants: $(STAMP) ## Break the code on purpose and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
-clean: ## Remove what the other targets made, except .venv and .venv-peers
+clean: ## Remove what the other targets made, except the .venv folders
 	rm -rf site docs/generated docs/quickstart.md build dist
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

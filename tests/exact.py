@@ -19,7 +19,7 @@ from bbvi.draws.draws import AbstractDraws
 from bbvi.model.groups import AbstractGroups, Cohort
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
-from bbvi.posterior.posterior import own_lengths
+from bbvi.posterior.values import own_lengths
 
 # ---- draws that are given, not drawn ------------------------------------------------------------------------
 

@@ -67,9 +67,9 @@ MUTANTS = {
         "unbiased_by_enumeration or padding",
     ),
     "a blanket that misses a broadcast": Mutant(
-        "blankets/reads.py",
-        "return np.broadcast_to(ids.reshape(inner), shape)",
-        "return np.full(shape, ids.flat[0])",
+        "blankets/jaxpr/values.py",
+        "return np.broadcast_to(array.reshape(inner), shape)",
+        "return np.full(shape, array.flat[0])",
         "reads_are_exact or unbiased_by_enumeration",
     ),
     "a look-up counted twice": Mutant(

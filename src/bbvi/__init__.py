@@ -1,5 +1,6 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
+from bbvi.blankets.rules import rule
 from bbvi.diagnostics.explain import explain
 from bbvi.diagnostics.moments import gradient_moments
 from bbvi.diagnostics.predict import predictive_log_likelihood
@@ -19,8 +20,7 @@ from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, Le
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
-from bbvi.model.groups import missing, ragged
-from bbvi.model.latents import (
+from bbvi.model.declare import (
     binary,
     categorical,
     count,
@@ -32,9 +32,11 @@ from bbvi.model.latents import (
     simplex,
     unit_interval,
 )
+from bbvi.model.groups import missing, ragged
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
 from bbvi.numerics.address import AbstractNet
+from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior, load
 from bbvi.sampling.mixing import mixing
 from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
@@ -44,11 +46,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbstractChoice", "AbstractControlVariate", "AbstractCovariance", "AbstractDraws", "AbstractFamily", "AbstractGradient",
-    "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE",
-    "HierarchicalModel", "LeaveOneOut", "LocalExpectation", "LowRank", "Model", "MonteCarlo", "ParameterChange",
+    "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget",
+    "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
+    "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "one_hot", "opaque",
-    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "simplex",
+    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
     "unit_interval",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """`python -m bbvi`, the same as the command `bbvi`."""
 
-from bbvi.study.command import main
+from bbvi.command import main
 
 if __name__ == "__main__":
     main(prog_name="bbvi")

@@ -20,6 +20,8 @@ import bbvi
 from bbvi.blankets.blankets import find_blankets
 from bbvi.model.problem import bind
 
+pytestmark = pytest.mark.compat
+
 # compiling is most of the time here
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -40,11 +42,11 @@ class Found(NamedTuple):
 def find(model, data) -> Found:
     """The one place that knows how the library is asked for its blankets."""
     problem, data, _ = bind(model, data)
-    blankets, _ = find_blankets(problem, data, None)
+    blankets = find_blankets(problem, data, None)
     elements = [(name, index) for name in problem.latents for index in np.ndindex(problem.shape(name))]
 
     def at_point(z):
-        factors = blankets.prior_factors({name: value[..., None] for name, value in z.items()}, data, 1)
+        factors = blankets.prior_terms({name: value[..., None] for name, value in z.items()}, data, 1)
         whole = sum(jnp.sum(term) for term in problem.prior_terms(z, data).values())
         return [factors[name].ravel() for name in sorted(factors)], whole
 
@@ -55,7 +57,7 @@ def find(model, data) -> Found:
 
     some = {name: latent.some_values({}, 1, np.random.default_rng(0)) for name, latent in problem.latents.items()}
     dummy = {name: jnp.moveaxis(value, 0, -1) for name, value in some.items()}
-    shapes = jax.eval_shape(lambda z: blankets.prior_factors(z, data, 1), dummy)
+    shapes = jax.eval_shape(lambda z: blankets.prior_terms(z, data, 1), dummy)
     columns = []
     for name, index in elements:
         flat = int(np.ravel_multi_index(index, problem.shape(name))) if index else 0

@@ -10,6 +10,8 @@ from bbvi.blankets.patterns import Listed, Reduction, Scattered, recognise
 from bbvi.blankets.read_sets import matrix
 from bbvi.blankets.reads import reads
 
+pytestmark = pytest.mark.compat
+
 VECTOR = jax.ShapeDtypeStruct((6,), jnp.float32)
 MATRIX = jax.ShapeDtypeStruct((3, 4), jnp.float32)
 

@@ -1,4 +1,4 @@
-"""Section 3.1: a scalar log joint falls apart into factors whose total it is."""
+"""Section 3.1: a scalar log joint falls apart into terms whose total it is."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,11 @@ import pytest
 
 import bbvi
 from bbvi.blankets.blankets import find_blankets
-from bbvi.blankets.terms import Factors
+from bbvi.blankets.terms import SplitTerms
+from bbvi.blankets.trace import Trace
 from bbvi.model.problem import bind
+
+pytestmark = pytest.mark.compat
 
 X = {"x": jax.ShapeDtypeStruct((6,), jnp.float32)}
 DATA = {"y": jnp.arange(6.0), "s": jnp.float32(1.7), "i": jnp.array([0, 2, 2, 5, 1, 0])}
@@ -22,7 +25,7 @@ def many_loops(x):
     return total
 
 
-# name: (function of x and data, the number of latents that each factor element reads, largest over the elements)
+# name: (function of x and data, the number of latents that each term element reads, largest over the elements)
 SCALARS = {
     "sum of elementwise": (lambda x, d: jnp.exp(x).sum(), 1),
     "two sums": (lambda x, d: (x**2).sum() - jnp.sum(x * d["y"]), 1),
@@ -60,21 +63,21 @@ SCALARS = {
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_factors_add_up_to_the_function(name):
+def test_terms_add_up_to_the_function(name):
     function, _ = SCALARS[name]
-    factors = Factors(lambda z, d: {"f": function(z["x"], d)}, (X,), DATA)
+    terms = SplitTerms(Trace(lambda z, d: {"f": function(z["x"], d)}, (X,), DATA))
     for seed in range(3):
         x = jnp.asarray(np.random.default_rng(seed).normal(size=6), jnp.float32)
-        total = sum(float(v.sum()) for v in factors({"x": x}, DATA).values())
+        total = sum(float(v.sum()) for v in terms({"x": x}, DATA).values())
         np.testing.assert_allclose(total, float(function(x, DATA)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_each_factor_reads_no_more_than_it_must(name):
+def test_each_term_reads_no_more_than_it_must(name):
     function, reads = SCALARS[name]
     model = bbvi.Model(lambda z, d: function(z["x"], d), x=bbvi.real(6))
     problem, data, _ = bind(model, DATA)
-    blankets, _ = find_blankets(problem, data, None)
+    blankets = find_blankets(problem, data, None)
     counts = [pattern.pairs().sum(1, dtype=int).max() for pattern in blankets.prior["x"].values()]
     assert max(counts) == reads
 
@@ -133,8 +136,8 @@ def branches(z, _):
 
 @pytest.mark.parametrize("function", [recurrence, branches])
 def test_sums_within_sums_do_not_multiply_without_end(function):
-    factors = Factors(lambda z, d: {"f": function(z, d)}, (X,), DATA)
+    terms = SplitTerms(Trace(lambda z, d: {"f": function(z, d)}, (X,), DATA))
     x = jnp.linspace(-1.0, 1.5, 6)
-    found = factors({"x": x}, DATA)
+    found = terms({"x": x}, DATA)
     assert len(found) < 64
     np.testing.assert_allclose(sum(float(v.sum()) for v in found.values()), float(function({"x": x}, DATA)), rtol=1e-4)

@@ -44,9 +44,9 @@ def test_a_lab_reads_its_weights_its_offset_and_its_visit_at_the_groups_own_leng
         *(f"x[{v},{k}]" for v in range(visits) for k in range(2)),
         *(f"o[{lab}]" for lab in range(4)),
     ]
-    assert found.matrix.shape == (len(found.factors), len(found.latents))
+    assert found.matrix.shape == (len(found.terms), len(found.latents))
     rows = {
-        name: set(np.array(found.latents)[row]) for name, row in zip(found.factors, found.matrix.toarray(), strict=True)
+        name: set(np.array(found.latents)[row]) for name, row in zip(found.terms, found.matrix.toarray(), strict=True)
     }
     for v in range(visits):
         for lab in range(4):
@@ -65,7 +65,7 @@ def test_each_row_of_the_matrix_is_one_that_moves():
         found = bbvi.explain(model, data, group=group)
         row = jax.tree.map(lambda leaf, g=group: leaf[g], data)
         home, away, side = (np.asarray(row[name]) for name in ("home", "away", "side"))
-        dense = dict(zip(found.factors, found.matrix.toarray(), strict=True))
+        dense = dict(zip(found.terms, found.matrix.toarray(), strict=True))
         for i in range(2):
             read = {f"team[{home[i]}]", f"team[{away[i]}]", "scale", f"form[{side[i]}]"}
             assert set(np.array(found.latents)[dense[f"log_likelihood[{i}]"]]) == read

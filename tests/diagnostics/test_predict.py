@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import norm
 
 import bbvi
+from bbvi.posterior.arviz import inference_data
 
 NOISE = 0.5
 
@@ -97,9 +98,8 @@ def test_mcmc_draws_take_the_place_of_a_posterior(case, score):
     draws = {"mu": np.full(20_000, mu), "theta": mean + sd * rng.normal(size=(20_000, 30))}
     again = bbvi.predictive_log_likelihood(draws, fit_data, held_out, observed="observed", model=model())
     np.testing.assert_allclose(again.pointwise, score.pointwise, atol=0.12)
-    import arviz
-
-    idata = arviz.from_dict(posterior={"mu": draws["mu"].reshape(2, -1), "theta": draws["theta"].reshape(2, -1, 30)})
+    by_chain = {"mu": draws["mu"].reshape(2, -1), "theta": draws["theta"].reshape(2, -1, 30)}
+    idata = inference_data({"posterior": by_chain}, {"mu": [], "theta": ["group"]})
     third = bbvi.predictive_log_likelihood(idata, fit_data, held_out, observed="observed", model=model())
     np.testing.assert_allclose(third.pointwise, again.pointwise, rtol=1e-4)
 

@@ -15,6 +15,7 @@ import optax
 import pytest
 
 import bbvi
+from bbvi.fitting.checkpoint import Checkpoint
 from bbvi.posterior.storage import read
 from tests.checkpoint_worker import STEPS, Y, model, run
 
@@ -204,7 +205,7 @@ def test_ctrl_c_is_not_lost_where_python_drops_exceptions(where, tmp_path, monke
         bar = contextlib.nullcontext(third_call_interrupts)
         monkeypatch.setattr(sys.modules["bbvi.fitting.fit"], "progress_bar", lambda *_: bar)
     else:
-        monkeypatch.setattr(sys.modules["bbvi.fitting.run"], "save_checkpoint", third_call_interrupts)
+        monkeypatch.setattr(Checkpoint, "save", third_call_interrupts)
     posterior = run(tmp_path / "state.npz", steps=500_000, stop=bbvi.Budget(seconds=10))
     assert posterior.stopped == "interrupted"
     assert len(posterior.history) > 0

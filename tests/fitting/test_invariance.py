@@ -14,6 +14,7 @@ import optax
 import pytest
 
 import bbvi
+from bbvi.fitting.settings import checked_settings
 from bbvi.model.groups import Cohort
 
 FIT, CHUNKS = sys.modules["bbvi.fitting.fit"], sys.modules["bbvi.fitting.run"]
@@ -189,10 +190,10 @@ def test_a_source_gives_the_same_bits_as_the_same_arrays_in_memory(group_referen
 
 def test_rows_outside_the_batch_and_their_optimizer_state_do_not_move():
     model, seen = grouped(), []
-    ready = FIT._prepare(
-        model, Y, bbvi.Score(), FEW, optax.adam(0.1), (bbvi.Budget(steps=9),),
-        batch_size=2, seed=1, start=None, hold=None, fast_lgamma=True,
-    )  # fmt: skip
+    settings = checked_settings(
+        gradient=bbvi.Score(), draws=FEW, optimizer=optax.adam(0.1), stop=bbvi.Budget(steps=9), batch_size=2, seed=1
+    )
+    ready = FIT._prepare(model, Y, settings)
     state = ready.loop.init(ready.params)
     for step in range(4):
         batch = set(np.asarray(ready.loop.groups(ready.key, step)).tolist())

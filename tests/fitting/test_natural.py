@@ -10,7 +10,6 @@ from jax.flatten_util import ravel_pytree
 
 import bbvi
 from bbvi.families import AbstractFamily, Dirichlet, constrain, score
-from bbvi.families.scalar import Scalar
 from bbvi.fitting.optimizers import ascend, check_optimizer
 from tests.families.test_families import CONTINUOUS, DISCRETE, grid, log_mass, parameters
 
@@ -25,10 +24,8 @@ def is_own(family, method):
 
 
 def has_closed_form(family):
-    if isinstance(family, Scalar):
-        params = {name: jnp.zeros(entry.raw_shape()) for name, entry in family.law.parameters().items()}
-        return family.law.information(params) is not None
-    return is_own(family, "natural_gradient")
+    params = {name: jnp.zeros(entry.raw_shape()) for name, entry in family.parameters().items()}
+    return is_own(family, "natural_gradient") or family.information(params) is not None
 
 
 EXPONENTIAL = [name for name in (*CONTINUOUS, *DISCRETE) if is_own(latent_of(name).family, "along")]

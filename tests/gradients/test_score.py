@@ -60,6 +60,7 @@ def test_chunks_of_one_sample_give_the_same_expectation(estimator):
     assert largest_gap(model.expected(UNBIASED[estimator], 2, chunk=1), model.gradient()) < ROUNDING
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("chunk", [None, 1])
 def test_folds_of_different_sizes_are_unbiased(chunk):
     model = exact("chain")

@@ -75,8 +75,8 @@ def test_log_prob_is_the_density_of_the_block_and_the_rest(fitted):
 def test_a_blanket_is_the_union_of_its_members_and_each_term_counts_once():
     found = bbvi.explain(model())
     assert found.latents[:3] == ["mu+tau+shift[0]", "mu+tau+shift[1]", "mu+tau+shift[2]"]
-    of_block = {factor for factor, row in zip(found.factors, found.matrix.toarray(), strict=True) if row[:3].any()}
-    of_other = {factor for factor, row in zip(found.factors, found.matrix.toarray(), strict=True) if row[3:].any()}
+    of_block = {term for term, row in zip(found.terms, found.matrix.toarray(), strict=True) if row[:3].any()}
+    of_other = {term for term, row in zip(found.terms, found.matrix.toarray(), strict=True) if row[3:].any()}
     assert of_block and of_other and not of_block & of_other
 
 

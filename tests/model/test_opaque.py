@@ -49,7 +49,7 @@ PAIRS = {
 
 def blankets_of(model, data):
     problem, flat, groups = bind(model, data)
-    blankets, _ = find_blankets(problem, flat, None if groups is None else first_row(groups))
+    blankets = find_blankets(problem, flat, None if groups is None else first_row(groups))
     return {
         (where, latent, re.sub(r"\.\d+$|\W", "", term), factor): pattern.pairs().toarray()[:, factor].tolist()
         for where, part in (("prior", blankets.prior), ("group", blankets.group))
@@ -82,7 +82,7 @@ def test_gradients_agree_draw_by_draw(pair):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), one, other)
 
 
-def test_a_number_is_one_factor_that_reads_everything():
+def test_a_number_is_one_term_that_reads_everything():
     def total(z, y):
         return float(sum(np.sum(term) for term in models.flat_numpy(z, y).values()))
 

@@ -10,7 +10,7 @@ import scipy.stats
 from scipy.stats import qmc
 
 from bbvi.numerics.address import Address, fold, seed_key
-from bbvi.numerics.nets import SobolNet, directions
+from bbvi.numerics.nets import MOST_DIMENSIONS, SobolNet, directions
 
 BITS, DIMENSIONS = 5, 12
 
@@ -36,6 +36,10 @@ def over_seeds(samples, pilot=0, num=20_000):
     """(seeds, 4 dimensions, samples): the same points of many scrambles."""
     keys = jax.vmap(lambda i: fold(seed_key(7), i))(jnp.arange(num))
     return np.asarray(jax.jit(jax.vmap(lambda key: at_key(key, samples, pilot, 4)))(keys), np.float64)
+
+
+def test_as_many_dimensions_as_scipy_has():
+    assert MOST_DIMENSIONS == qmc.Sobol.MAXDIM
 
 
 def test_direction_numbers_are_those_of_scipy():

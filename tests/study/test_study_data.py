@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from bbvi.command import main
 from bbvi.study import mayo
-from bbvi.study.command import main, make_plan
+from bbvi.study.command import make_plan
 from bbvi.study.data_sets import data_sets
 from bbvi.study.mayo import load_mayo
 from bbvi.study.patients import Patients, scale_by_training_median
@@ -151,7 +152,7 @@ def test_a_fingerprint_tells_plans_apart_that_give_other_results(tmp_path):
 def test_the_command_makes_a_plan_and_names_bad_lines(tmp_path, monkeypatch):
     plans = []
     with monkeypatch.context() as not_run:
-        not_run.setattr("bbvi.study.command.run", plans.append)
+        not_run.setattr("bbvi.study.run.run", plans.append)
         made = CliRunner().invoke(main, ["study", "--patients", "12", "--seed", "4", "--out", str(tmp_path / "out")])
     assert made.exit_code == 0, made.output
     assert plans == [Plan(num_patients=12, seed=4, out=str(tmp_path / "out"))]

@@ -99,7 +99,7 @@ def test_the_log_joint_is_finite_at_prior_draws(name, settings):
 def test_blankets_are_found_for_each_element(name):
     found = bbvi.explain(MODELS[name].build(3, S), cohort())
     assert not found.lost
-    reads = {row: set(np.array(found.latents)[m]) for row, m in zip(found.factors, found.matrix.toarray(), strict=True)}
+    reads = {row: set(np.array(found.latents)[m]) for row, m in zip(found.terms, found.matrix.toarray(), strict=True)}
     for v in range(3):
         for lab in range(3):
             expected = {f"W[{lab},0]", f"W[{lab},1]", f"x[{v},0]", f"x[{v},1]", f"o[{lab}]"}
@@ -171,12 +171,12 @@ def test_the_docs_fifth_model_is_a_model_and_joins_the_table():
     exec(code, names)
     (added,) = names["MODELS"].keys() - MODELS.keys()
     found = bbvi.explain(names["MODELS"][added].build(3, S), cohort())
-    assert not found.lost and "log_likelihood[2,2]" in found.factors
+    assert not found.lost and "log_likelihood[2,2]" in found.terms
 
 
 def test_the_study_uses_public_names_only():
     folder = Path(bbvi.study.__file__).parent
-    for path in [*folder.glob("*.py"), folder.parent / "__main__.py"]:
+    for path in [*folder.glob("*.py"), folder.parent / "command.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -77,7 +77,7 @@ def test_a_fit_that_was_interrupted_does_not_count_as_finished():
     model = bbvi.Model(lambda z, y: -(z["mu"] ** 2), mu=bbvi.real())
     posterior = bbvi.fit(model, stop=bbvi.Budget(steps=2))
     assert uninterrupted(posterior) is posterior
-    posterior.stopped = "interrupted"
+    posterior.outcome = bbvi.Outcome.INTERRUPTED
     with pytest.raises(KeyboardInterrupt):
         uninterrupted(posterior)
 
@@ -170,5 +170,5 @@ def test_who_is_first_where_gibbs_ends(ours, share, holds):
 def test_the_study_command_is_installed():
     from importlib.metadata import entry_points
 
-    assert any(e.name == "bbvi" and e.value == "bbvi.study.command:main" for e in entry_points(group="console_scripts"))
+    assert any(e.name == "bbvi" and e.value == "bbvi.command:main" for e in entry_points(group="console_scripts"))
     assert bbvi.__version__

@@ -17,8 +17,11 @@ class Bucket(NamedTuple):
 
     problem: Problem
     blankets: Blankets
-    #: elements of the factors of one group, for one draw
-    floats_per_draw: int
+
+    @property
+    def floats_per_draw(self) -> int:
+        """Elements of the terms of one group, for one draw."""
+        return self.blankets.floats_per_draw
 
 
 class Analysis(NamedTuple):
@@ -29,7 +32,6 @@ class Analysis(NamedTuple):
 
     problem: Problem
     blankets: Blankets
-    floats_per_draw: int
     fit_globals: bool
     buckets: tuple[Bucket, ...] = ()
     axes: Mapping[str, str] = {}
@@ -44,7 +46,12 @@ class Analysis(NamedTuple):
     @property
     def whole(self) -> Bucket:
         """All groups, as long as the longest."""
-        return Bucket(self.problem, self.blankets, self.floats_per_draw)
+        return Bucket(self.problem, self.blankets)
+
+    @property
+    def floats_per_draw(self) -> int:
+        """Elements of the terms of one group, for one draw."""
+        return self.blankets.floats_per_draw
 
 
 def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
@@ -71,8 +78,8 @@ def analyse(
 ) -> Analysis:
     """Read off the blankets of a problem, for each bucket of its groups."""
     row = None if groups is None else row_shapes(groups)
-    blankets, floats = find_blankets(problem, data, row, fast_lgamma=fast_lgamma)
-    analysis = Analysis(problem, blankets, floats, fit_globals)
+    blankets = find_blankets(problem, data, row, fast_lgamma=fast_lgamma)
+    analysis = Analysis(problem, blankets, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return analysis
@@ -80,5 +87,5 @@ def analyse(
     for lengths in groups.buckets[:-1]:
         row = row_shapes(groups, lengths)
         short = problem.at(lengths)
-        buckets.append(Bucket(short, *find_blankets(short, data, row, fast_lgamma=fast_lgamma)))
+        buckets.append(Bucket(short, find_blankets(short, data, row, fast_lgamma=fast_lgamma, like=blankets)))
     return analysis._replace(buckets=(*buckets, analysis.whole), axes=groups.axes)

@@ -1,6 +1,6 @@
-"""Section 3.1: the factors of log p and, for each factor of q, those in its blanket.
+"""Section 3.1: the terms of log p and, for each factor of q, those in its blanket.
 
-log p_i of Eq. 6 is the sum of the factors that read z_i. Arrays here have samples on the last axis.
+log p_i of Eq. 6 is the sum of the terms that read z_i. Arrays here have samples on the last axis.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,21 +20,23 @@ from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
-from bbvi.blankets.terms import Factors, is_array
+from bbvi.blankets.terms import SplitTerms
+from bbvi.blankets.trace import Trace, is_array, trace_group, trace_prior
 from bbvi.model.model import Values
 from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
 
 Patterns = Mapping[str, Mapping[str, AbstractPattern]]
-#: of each array of factors, its sums over some axes
+#: of each array of terms, its sums over some axes
 Sums = dict[str, dict[tuple[int, ...], Array]]
 
 
 class Part(NamedTuple):
-    """One function's factors, and what was found about them."""
+    """One part of log p: its trace, its terms, and what was found about them."""
 
-    factors: Any
-    function: "Traced | None"
+    trace: Trace | None
+    terms: Any
+    function: "AtSamples | None"
     patterns: dict[str, dict[str, AbstractPattern]]
     look_ups: dict[str, list[AbstractLookedUp]]
     indices: Callable[[Any], list[Array]]
@@ -49,17 +51,17 @@ class Part(NamedTuple):
         return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
 
 
-_NOTHING = Part(None, None, {}, {}, lambda row: [], {}, [])
+_NOTHING = Part(None, None, None, {}, {}, lambda row: [], {}, [])
 
 
-class Traced:
-    """The trace of all factors, evaluated for many samples at once."""
+class AtSamples:
+    """The terms of one part, evaluated for many samples at once."""
 
     def __init__(self, closed: ClosedJaxpr, names: list[str], *, fast_lgamma: bool):
         self.closed, self.fast_lgamma, self._names = closed, fast_lgamma, names
 
     def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
-        """The arrays of factors; `logs` are the logarithms of those latents that have one."""
+        """The arrays of terms; `logs` are the logarithms of those latents that have one."""
         arrays, _ = eqx.partition(constant, is_array)
         last = [
             Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
@@ -87,9 +89,9 @@ def _known(log: Array | None) -> Callable[[], Array] | None:
 
 
 class Blankets:
-    """The factors of log p, and for each latent the patterns by which it sums those that read it.
+    """The terms of log p, and for each latent the patterns by which it sums those that read it.
 
-    `prior` is about the factors that no group owns, `group` about those of one group; `look_ups` about those of one
+    `prior` is about the terms that no group owns, `group` about those of one group; `look_ups` about those of one
     group that read elements of a latent which the group's data choose.
     """
 
@@ -105,23 +107,40 @@ class Blankets:
         return (self._prior, self._group) if self.num_groups else (self._prior,)
 
     @property
+    def floats_per_draw(self) -> int:
+        """The number of term elements in one group, or in the part that no group owns if these are more."""
+        return max(sum(int(np.prod(shape)) for shape in part.shapes.values()) for part in self.parts)
+
+    @property
+    def prior_trace(self) -> Trace:
+        """The part that no group owns, as the user wrote it."""
+        assert self._prior.trace is not None
+        return self._prior.trace
+
+    @property
+    def group_trace(self) -> Trace:
+        """The part of one group, as the user wrote it."""
+        assert self._group.trace is not None
+        return self._group.trace
+
+    @property
     def fast_lgamma(self) -> bool:
         """Whether lgamma and digamma are replaced by faster ones."""
         assert self._prior.function is not None
         return self._prior.function.fast_lgamma
 
-    def prior_factors(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
-        """The factors that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
+    def prior_terms(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
+        """The terms that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
         assert self._prior.function is not None
         return self._prior.function((beta,), (logs or {},), data, num)
 
-    def group_factors(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
-        """The factors of one group, for `num` samples on the last axis; `logs` are known logarithms."""
+    def group_terms(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
+        """The terms of one group, for `num` samples on the last axis; `logs` are known logarithms."""
         assert self._group.function is not None
         return self._group.function((beta, z), (logs or {}, logs or {}), row, num)
 
-    def factors_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
-        """The factors of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
+    def terms_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
+        """The terms of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
         assert self._group.function is not None
         return self._group.function.over_groups(beta, z, logs, rows, num)
 
@@ -170,47 +189,35 @@ class Blankets:
         return total
 
 
-def find_blankets(problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True) -> tuple[Blankets, int]:
-    """Trace the model once and read off its blankets; also the number of term elements in one group.
+def find_blankets(
+    problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True, like: Blankets | None = None
+) -> Blankets:
+    """Trace the model once and read off its blankets.
 
-    With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit.
+    With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit. `like` are the
+    blankets of the same model at other lengths of the groups: they have the same prior.
     """
-    dummy = {name: _dummy(problem, name) for name in problem.latents}
-    place = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
-    beta = {name: dummy[name] for name in problem.globals} | place
-    z = {name: dummy[name] for name in problem.locals} | place
-    prior = _part(problem, problem.prior_terms, (beta,), data, known=True, fast_lgamma=fast_lgamma)
+    if like is None:
+        prior = _part(problem, trace_prior(problem, data), data, known=True, fast_lgamma=fast_lgamma)
+    else:
+        prior = like.parts[0]
     group = _NOTHING
     if problem.num_groups:
-        group = _part(problem, problem.group_terms, (beta, z), row, known=False, fast_lgamma=fast_lgamma)
-    blankets = Blankets(prior, group, problem.num_groups)
+        group = _part(problem, trace_group(problem, row), row, known=False, fast_lgamma=fast_lgamma)
     unread = [n for n in problem.latents if n not in prior.patterns | group.patterns and n not in group.look_ups]
     if unread:
         raise ValueError(
             f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
             "use it in the function or remove its declaration"
         )
-    return blankets, max(sum(int(np.prod(s)) for s in part.shapes.values()) for part in (prior, group))
+    return Blankets(prior, group, problem.num_groups)
 
 
-def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
-    latent = problem.latents[name]
-    dtype = int if latent.family.is_discrete() else float
-    return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, jax.dtypes.canonicalize_dtype(dtype))
-
-
-def _part(
-    problem: Problem,
-    function: Callable[..., Terms],
-    latents: tuple[Any, ...],
-    constant: Any,
-    *,
-    known: bool,
-    fast_lgamma: bool,
-) -> Part:
-    factors = Factors(function, latents, constant, known=known)
+def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lgamma: bool) -> Part:
+    latents = trace.latents
     arrays, static = eqx.partition(constant, is_array)
-    found = reads(lambda given, a: factors(*given, eqx.combine(a, static)), latents, arrays, known=known)
+    terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
+    found = reads(lambda given, a: terms(*given, eqx.combine(a, static)), latents, arrays, known=known)
     width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
     width += sum(look_up.size for look_up in found.look_ups)
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
@@ -220,7 +227,7 @@ def _part(
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
         if num_pairs(output) > MOST_PAIRS:
             output = everything([output], (1,))
-            lost.append(Lost(factors.lines[term], "too many pairs of elements to keep apart"))
+            lost.append(Lost(terms.lines[term], "too many pairs of elements to keep apart"))
         crowded = output is not None and output.ids.shape != shape
         pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
         offset = 0
@@ -237,15 +244,14 @@ def _part(
             elif chosen or (direct.nnz and crowded):
                 # read directly and by a look-up: no element may be counted twice, so each counts for all
                 if chosen:
-                    lost.append(
-                        Lost(factors.lines[term], f"{name!r} is read by an index in the data and otherwise too")
-                    )
+                    lost.append(Lost(terms.lines[term], f"{name!r} is read by an index in the data and otherwise too"))
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
-    function = Traced(found.closed, list(shapes), fast_lgamma=fast_lgamma)
-    shapes = {name: shapes[name] for name in factors.names}
-    return Part(factors, function, patterns, look_ups, Indices(found.closed, found.look_ups, latents), shapes, lost)
+    function = AtSamples(found.closed, list(shapes), fast_lgamma=fast_lgamma)
+    shapes = {name: shapes[name] for name in terms.names}
+    indices = Indices(found.closed, found.look_ups, latents)
+    return Part(trace, terms, function, patterns, look_ups, indices, shapes, lost)
 
 
 def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.blankets import Blankets
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
-from bbvi.model.problem import Problem, Terms, group_terms, prior_terms, total
+from bbvi.model.problem import Problem, Terms, total
 from bbvi.numerics.xla import for_one_run
 
 _NUM_DRAWS = 2
@@ -19,7 +19,7 @@ _NUM_MOVES = 4
 _SHARES = (0.5, 0.25, 0.1)
 
 
-def check_padding(problem: Problem, groups: Cohort) -> None:
+def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups: no term may move."""
     generator = np.random.default_rng(0)
 
@@ -31,7 +31,8 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
 
     otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
     # the same program each time, so that the same numbers give the same bits
-    terms_at = jax.jit(lambda beta, z, row: group_terms(problem, beta, z, row, _NUM_DRAWS), **for_one_run())
+    trace, site = blankets.group_trace, problem.no_call_site(_NUM_DRAWS)
+    terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run())
 
     def values(names: Any) -> dict[str, Any]:
         return {
@@ -52,7 +53,7 @@ def check_padding(problem: Problem, groups: Cohort) -> None:
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
-    """Move a few latent elements: no factor outside their blankets may move."""
+    """Move a few latent elements: no term outside their blankets may move."""
     generator = np.random.default_rng(0)
     moves: list[tuple[str, np.ndarray]] = []
     for name in problem.latents:
@@ -70,35 +71,37 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
             if moved == name:
                 flat[chosen, ..., column] = changed[chosen]
         values[name] = flat.reshape(columns.shape)
-    place = problem.no_call_site(len(moves) + 1)
-    beta = {name: values[name] for name in problem.globals} | place
+    site = problem.no_call_site(len(moves) + 1)
+    beta = {name: values[name] for name in problem.globals} | site
 
     def prior(b: Any, d: Any) -> tuple[Terms, Terms]:
-        return blankets.prior_factors(b, d, len(moves) + 1), prior_terms(problem, b, d, len(moves) + 1)
+        trace, num = blankets.prior_trace, len(moves) + 1
+        return blankets.prior_terms(b, d, num), trace.at_samples((b,), d, num)
 
     def group(b: Any, z: Any, row: Any) -> tuple[Terms, Terms]:
-        return blankets.group_factors(b, z, row, len(moves) + 1), group_terms(problem, b, z, row, len(moves) + 1)
+        trace, num = blankets.group_trace, len(moves) + 1
+        return blankets.group_terms(b, z, row, num), trace.at_samples((b, z), row, num)
 
-    factors, terms = eqx.filter_jit(prior, **for_one_run())(beta, data)
-    _check_moves(factors, blankets.prior, moves, tuple(problem.opaque))
-    _check_totals(factors, terms)
+    terms, returned = eqx.filter_jit(prior, **for_one_run())(beta, data)
+    _check_moves(terms, blankets.prior, moves, tuple(problem.opaque))
+    _check_totals(terms, returned)
     if groups is not None:
         row = first_row(groups)
-        z = {name: values[name] for name in problem.locals} | place
-        factors, terms = jax.jit(group, **for_one_run())(beta, z, row)
+        z = {name: values[name] for name in problem.locals} | site
+        terms, returned = jax.jit(group, **for_one_run())(beta, z, row)
         look_ups = blankets.look_ups, blankets.indices(row)
-        _check_moves(factors, blankets.group, moves, tuple(problem.opaque), look_ups)
-        _check_totals(factors, terms)
+        _check_moves(terms, blankets.group, moves, tuple(problem.opaque), look_ups)
+        _check_totals(terms, returned)
 
 
-def _check_totals(factors: Terms, terms: Terms) -> None:
-    """The factors must add up to what the function returned."""
-    arrays, returned = jax.device_get((factors, terms))
-    one, other = np.asarray(total(arrays), np.float64), np.asarray(total(returned), np.float64)
+def _check_totals(terms: Terms, returned: Terms) -> None:
+    """The terms must add up to what the function returned."""
+    arrays, whole = jax.device_get((terms, returned))
+    one, other = np.asarray(total(arrays), np.float64), np.asarray(total(whole), np.float64)
     size = total({name: np.abs(leaf) for name, leaf in arrays.items()})
     if not np.all((np.abs(one - other) <= 1e-3 * (1 + size)) | ~np.isfinite(other)):
         raise RuntimeError(
-            f"the factors found in the log joint add up to {one[0]}, the function returns {other[0]}: "
+            f"the terms found in the log joint add up to {one[0]}, the function returns {other[0]}: "
             "does it hide state or randomness? If not, this is a bug in bbvi: please report it"
         )
 
@@ -109,18 +112,18 @@ def _check_moves(
     chosen, indices = look_ups
     for term, value in terms.items():
         flat = np.asarray(value).reshape(-1, len(moves) + 1)
-        for column, (latent, factors) in enumerate(moves, start=1):
+        for column, (latent, mask) in enumerate(moves, start=1):
             # a loop that goes on until all elements are done rounds one by the others
             rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
             pattern = part.get(latent, {}).get(term)
-            inside = pattern.readers(factors) if pattern is not None else np.zeros(len(flat), bool)
+            inside = pattern.readers(mask) if pattern is not None else np.zeros(len(flat), bool)
             for item in chosen.get(latent, []):
                 if item.term == term:
-                    inside = inside | (item.pairs(indices)[:, factors].sum(1) > 0)
+                    inside = inside | (item.pairs(indices)[:, mask].sum(1) > 0)
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
-                which = np.flatnonzero(factors)
+                which = np.flatnonzero(mask)
                 those = f"element {which[0]}" if len(which) == 1 else f"some of {len(which)} elements"
                 seen = f"{term}, element {element}, changed with {those} of latent {latent!r}, which"
                 if term.startswith(opaque):
@@ -130,7 +133,7 @@ def _check_moves(
                     )
                 raise RuntimeError(
                     f"{seen} its trace does not show: does the function hide state or randomness? If not, this is a bug in "
-                    "bbvi: please report it"
+                    "bbvi, or in a rule added by bbvi.rule: please report it"
                 )
 
 

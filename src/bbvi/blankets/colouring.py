@@ -1,6 +1,6 @@
 """Section 5.3 on the structure of section 3.1: which latent elements can move together.
 
-Elements that share no factor of log p are independent given all the others, so that one vector move of all of them is
+Elements that share no term of log p are independent given all the others, so that one vector move of all of them is
 the same as one move after another. A colouring splits the elements into such sets.
 """
 
@@ -78,7 +78,7 @@ def moves(colours: Colours) -> list[Move]:
 
 
 def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_array:
-    """Factors by the elements of the globals; `rows` are all groups, first, for look-ups by their data."""
+    """Terms by the elements of the globals; `rows` are all groups, first, for look-ups by their data."""
     blocks = list(_blocks(problem, problem.globals, blankets.prior))
     if problem.num_groups:
         blocks += _blocks(problem, problem.globals, blankets.group)
@@ -92,7 +92,7 @@ def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_
 def possible_reads(
     problem: Problem, names: Mapping[str, Any], part: Patterns, look_ups: Mapping[str, Sequence[AbstractLookedUp]]
 ) -> sparse.csr_array:
-    """Factors of one part by the elements of these latents; a look-up by the data of a group may read any element."""
+    """Terms of one part by the elements of these latents; a look-up by the data of a group may read any element."""
     blocks = list(_blocks(problem, names, part))
     for term in dict.fromkeys(item.term for name in names for item in look_ups.get(name, [])):
         chosen = {name for name in names if any(item.term == term for item in look_ups.get(name, []))}
@@ -106,18 +106,18 @@ def possible_reads(
 
 
 def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:
-    """Factors of one group by the elements of its locals."""
+    """Terms of one group by the elements of its locals."""
     for name in problem.locals:
         if name in blankets.look_ups:
             raise ValueError(
-                f"Gibbs: which elements of the local latent {name!r} a factor reads depends on the group's data, so that "
+                f"Gibbs: which elements of the local latent {name!r} a term reads depends on the group's data, so that "
                 "no colouring is common to all groups; write the look-up as a product with an indicator matrix"
             )
     return _distinct(_blocks(problem, problem.locals, blankets.group), _width(problem, problem.locals))
 
 
 def reads_in_any_group(problem: Problem, blankets: Blankets, names: Mapping[str, Any]) -> sparse.csr_array:
-    """Factors by the elements of these latents, whatever the data look up: then a factor may read all of a latent."""
+    """Terms by the elements of these latents, whatever the data look up: then a term may read all of a latent."""
     blocks = list(_blocks(problem, names, blankets.prior)) + list(_blocks(problem, names, blankets.group))
     for term in dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, [])):
         read = [
@@ -153,7 +153,7 @@ def _width(problem: Problem, names: Iterable[str]) -> int:
 
 
 def _blocks(problem: Problem, names: Mapping[str, Any], part: Patterns) -> Iterable[sparse.csr_array]:
-    """For each array of factors that reads any of these latents, its elements by theirs."""
+    """For each array of terms that reads any of these latents, its elements by theirs."""
     terms = dict.fromkeys(term for name in names for term in part.get(name, {}))
     for term in terms:
         yield _joined(problem, {name: part.get(name, {}).get(term) for name in names})
@@ -177,7 +177,7 @@ def _joined(problem: Problem, patterns: Mapping[str, AbstractPattern | None]) ->
 
 
 def _looked_up(problem: Problem, names: Mapping[str, Any], blankets: Blankets, row: Any) -> Iterable[sparse.csr_array]:
-    """One group's factors by the elements that its data choose, with those that it reads in any case."""
+    """One group's terms by the elements that its data choose, with those that it reads in any case."""
     indices = blankets.indices(row)
     terms = dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, []))
     for term in terms:

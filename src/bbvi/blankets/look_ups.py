@@ -1,6 +1,6 @@
 """Section 3.1 for indices in the data of a group: which latent elements a look-up reads is known only in the batch.
 
-`beta["V"][row["item"]]` reads the items that the group mentions. Each sum goes to those, so that a factor counts
+`beta["V"][row["item"]]` reads the items that the group mentions. Each sum goes to those, so that a term counts
 only for the items it is about. Arrays have groups first and samples last.
 """
 
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.patterns import Reduction, recognise
 from bbvi.blankets.rules.indexing import LookUp
-from bbvi.blankets.terms import is_array
+from bbvi.blankets.trace import is_array
 
 
 class Indices:

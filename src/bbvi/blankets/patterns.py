@@ -1,4 +1,4 @@
-"""Section 3.1: how a blanket's factors are summed: by a reduction over axes where that is what it is.
+"""Section 3.1: how a blanket's terms are summed: by a reduction over axes where that is what it is.
 
 Arrays here have samples on the last axis.
 """

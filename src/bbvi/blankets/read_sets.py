@@ -42,6 +42,13 @@ def union(parts: Sequence[Reads]) -> Reads:
     return result
 
 
+def spread(part: Reads, shape: tuple[int, ...]) -> Reads:
+    """The same sets over a larger shape."""
+    if part is None or part.ids.shape == shape:
+        return part
+    return ReadSets(np.broadcast_to(part.ids, shape), part.sets)
+
+
 def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
     """The union of all elements with the same entry in `rows`, which has the shape of `part`."""
     if part is None:

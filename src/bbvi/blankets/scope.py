@@ -41,9 +41,9 @@ class Scope:
     def terms(self, beta: Point, z: Point, lanes: Lanes) -> Terms:
         """Evaluate all arrays of terms."""
         if not self.of_groups:
-            return self._blankets.prior_factors(beta.values, lanes.data, 1, beta.logs)
+            return self._blankets.prior_terms(beta.values, lanes.data, 1, beta.logs)
         one = {name: value[..., 0] for name, value in beta.values.items()}
-        return self._blankets.factors_over_groups(one, z.values, lanes.data, len(lanes.groups), z.logs)
+        return self._blankets.terms_over_groups(one, z.values, lanes.data, len(lanes.groups), z.logs)
 
     def reading(self, names: Iterable[str]) -> list[str]:
         """Name the arrays of terms that read any of these latents."""

@@ -1,17 +1,14 @@
-"""Section 3.1: undo the sums that lead to log p, so that it falls apart into its factors.
+"""Section 3.1: undo the sums that lead to log p, so that it falls apart into its terms.
 
-The function is traced once. From each output a walk goes back through the sums that lead to it, and into those of
-loops, branches and dot products; where it cannot go on stands an array of factors. Their total, over all elements
+From each output a walk goes back through the sums that lead to it, and into those of
+loops, branches and dot products; where it cannot go on stands an array of terms. Their total, over all elements
 and arrays, is the value of the function.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array
 
@@ -19,43 +16,34 @@ from bbvi.blankets.jaxpr.inline import Rewrite, retrace
 from bbvi.blankets.jaxpr.lines import line_of
 from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.opening import open_cond, open_dot, open_scan
+from bbvi.blankets.trace import Trace
 from bbvi.blankets.walk import Term, Walk, can_open_dot, is_real
 
 _MOST_PASSES = 50
 _CONSTANT = ".constant"
 
 
-class Factors:
-    """A function of latents and constants as arrays of factors, `factors(latents, constants) -> {name: array}`.
+class SplitTerms:
+    """A traced part of log p as arrays of terms, `terms(*latents, constants) -> {name: array}`.
 
-    With `known` the values of the constants may decide which branch of a choice is taken.
+    `known` are the arrays of the constants, if their values may decide which branch of a choice is taken.
     """
 
-    def __init__(self, function: Callable[..., dict[str, Array]], latents: Any, constants: Any, *, known: bool = False):
-        arrays, self._static = eqx.partition(constants, is_array)
-
-        written: list[str] = []
-
-        def flat(latents: Any, arrays: Any) -> dict[str, Array]:
-            terms = function(*latents, eqx.combine(arrays, self._static))
-            written[:] = terms
-            return terms
-
-        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(latents, arrays)
-        num_latents = len(jax.tree.leaves(latents))
+    def __init__(self, trace: Trace, known: list[Any] | None = None):
+        num_latents = len(trace.names)
 
         def value(closed: ClosedJaxpr, atom: Any) -> Any:
-            return run(closed, [*[None] * num_latents, *jax.tree.leaves(arrays)], [atom])[0] if known else None
+            return None if known is None else run(closed, [*[None] * num_latents, *known], [atom])[0]
 
-        closed, walk, found = _taken_apart(retrace(closed, {}), num_latents, value)
+        closed, walk, found = _taken_apart(trace.inlined, num_latents, value)
         atoms: list[Any] = []
         self._recipes: list[tuple[str, list[Term], int]] = []
         self._outputs: dict[str, str] = {}
         self._constants: set[str] = set()
-        #: where in the user's function each array of factors is computed
+        #: where in the user's function each array of terms is computed
         self.lines: dict[str, str] = {}
         makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
-        for output, pieces in zip(sorted(shapes), found, strict=True):
+        for output, pieces in zip(trace.outputs, found, strict=True):
             for name, members in _named(output, pieces, walk.is_read).items():
                 self._outputs[name] = output
                 if not any(walk.is_read(atom) for piece in members for atom in piece.atoms):
@@ -64,16 +52,13 @@ class Factors:
                 atoms += [atom for piece in members for atom in piece.atoms]
                 made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
                 self.lines[name] = line_of(made[0].source_info) if made else ""
-        self._closed, self._atoms = closed, atoms
-        #: the arrays of factors in the order in which they are written
-        self.names = [name for output in written for name, _, _ in self._recipes if self._outputs[name] == output]
+        self._trace, self._closed, self._atoms = trace, closed, atoms
+        #: the arrays of terms in the order in which they are written
+        self.names = [name for output in trace.written for name, _, _ in self._recipes if self._outputs[name] == output]
 
     def __call__(self, *arguments: Any) -> dict[str, Array]:
         *latents, constants = arguments
-        arrays, _ = eqx.partition(constants, is_array)
-        inputs = jax.tree.leaves((tuple(latents), arrays))
-        traced = [v.aval.dtype for v in self._closed.jaxpr.invars]
-        values = run(self._closed, [jnp.asarray(i, t) for i, t in zip(inputs, traced, strict=True)], self._atoms)
+        values = run(self._closed, self._trace.inputs(tuple(latents), constants), self._atoms)
         out = {}
         for name, members, slot in self._recipes:
             parts = []
@@ -82,11 +67,6 @@ class Factors:
                 slot += len(piece.atoms)
             out[name] = jnp.sum(jnp.stack([jnp.sum(p) for p in parts])) if name in self._constants else parts[0]
         return out
-
-
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the data enters the trace; others are built into it."""
-    return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
 def _taken_apart(
@@ -118,7 +98,7 @@ def _taken_apart(
 
 
 def _named(output: str, pieces: list[Term], is_read: Callable[[Any], bool]) -> dict[str, list[Term]]:
-    """Each array of factors by its name; what reads no latent at all goes into one constant."""
+    """Each array of terms by its name; what reads no latent at all goes into one constant."""
     read = [piece for piece in pieces if any(is_read(atom) for atom in piece.atoms)]
     constant = [piece for piece in pieces if not any(is_read(atom) for atom in piece.atoms)]
     names = [output] if len(read) == 1 else [f"{output}.{i}" for i in range(len(read))]

@@ -11,16 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from bbvi.blankets.jaxpr.lines import place_of
+from bbvi.blankets.jaxpr.lines import source_of
+from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
-# the sum over all elements does not change under these
-_REARRANGED = frozenset("reshape squeeze expand_dims transpose rev copy copy_p convert_element_type".split())
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
 _MOST_SCALES = 3
 
 
 class By(NamedTuple):
-    """What multiplies, divides or masks an array of factors: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
+    """What multiplies, divides or masks an array of terms: axis k of `atom`, those of size 1 aside, is `axes[k]`."""
 
     kind: str
     atom: Any
@@ -28,7 +27,7 @@ class By(NamedTuple):
 
 
 class Term(NamedTuple):
-    """An array of factors: `number` times `atom`, under each of `by`, the last first."""
+    """An array of terms: `number` times `atom`, under each of `by`, the last first."""
 
     atom: Any
     number: float
@@ -48,7 +47,7 @@ class Term(NamedTuple):
 
 
 class Walk:
-    """The walk from an output back to the arrays of factors it is the sum of."""
+    """The walk from an output back to the arrays of terms it is the sum of."""
 
     def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
@@ -91,7 +90,7 @@ class Walk:
         return sorted(found, key=lambda piece: -1 if isinstance(piece.atom, Literal) else order.get(piece.atom, -1))
 
     def open(self, eqn: Any, piece: Term) -> list[Term] | None:
-        """The pieces whose sums add up to that of this one; None where it is an array of factors itself."""
+        """The pieces whose sums add up to that of this one; None where it is an array of terms itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if out.dtype not in (jnp.float32, jnp.float64, jnp.int32, jnp.int64):
             return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
@@ -99,9 +98,9 @@ class Walk:
             return None
         if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
             return None
-        if self.elementwise and name not in ("neg", "add", "add_any", "sub"):
+        if self.elementwise and name not in ADDITIONS:
             return None
-        if name == "reduce_sum" or name in _REARRANGED:
+        if name == "reduce_sum" or name in REARRANGED:
             axes = _axes_before(eqn)
             if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
                 return None
@@ -109,7 +108,7 @@ class Walk:
         if name == "broadcast_in_dim":
             repeated = _size(out) / max(1, _size(eqn.invars[0].aval))
             return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
-        if name in ("neg", "add", "add_any", "sub"):
+        if name in ADDITIONS:
             return self._added(eqn, piece)
         if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
             return self._scaled(eqn, piece)
@@ -146,7 +145,7 @@ class Walk:
     def _is_density(self, atom: Any) -> bool:
         """Whether this array is what a library's density returned."""
         eqn: Any = self.makers.get(atom)
-        while eqn is not None and eqn.primitive.name in (*_REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
+        while eqn is not None and eqn.primitive.name in (*REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
             if _is_library(eqn):
                 return True
             eqn = self.makers.get(eqn.invars[0])
@@ -202,7 +201,7 @@ class Walk:
             return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
         if name == "dot_general":
             return can_open_dot(eqn, self.is_read)
-        if name in _REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
+        if name in REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
             return any(map(self._sums, eqn.invars))
         return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
 
@@ -259,8 +258,8 @@ def _under(b: By, value: Any, other: Any) -> Any:
 
 
 def _is_library(eqn: Any) -> bool:
-    place = place_of(eqn.source_info)
-    return place is not None and place.library
+    source = source_of(eqn.source_info)
+    return source is not None and source.library
 
 
 def _size(aval: Any) -> int:

@@ -1,4 +1,4 @@
-"""Section 3.1 made visible: the factors that were found in a log joint, who reads whom, and what was lost."""
+"""Section 3.1 made visible: the terms that were found in a log joint, who reads whom, and what was lost."""
 
 from typing import Any, NamedTuple
 
@@ -28,27 +28,27 @@ _NUM_DRAWS = 1000
 
 
 class Reading(NamedTuple):
-    """How one array of factors reads one array of latents."""
+    """How one array of terms reads one array of latents."""
 
     pattern: AbstractPattern | None
     pairs: sparse.csr_array | None
 
     def matrix(self) -> sparse.csr_array:
-        """Factor elements by factors of q."""
+        """Term elements by factors of q."""
         if self.pairs is not None:
             return self.pairs
         assert self.pattern is not None
         return self.pattern.pairs()
 
-    def per_factor(self) -> np.ndarray:
-        """How many factors of q each factor element reads."""
+    def per_term(self) -> np.ndarray:
+        """How many factors of q each term element reads."""
         if isinstance(self.pattern, Reduction):
             free = [s for s, axis in zip(self.pattern.factor_shape, self.pattern.matched, strict=True) if axis is None]
             return np.full(int(np.prod(self.pattern.term_shape)), int(np.prod(free)))
         return self.matrix().sum(1, dtype=int)
 
     def per_latent(self) -> np.ndarray:
-        """How many factor elements each factor of q is read by."""
+        """How many term elements each factor of q is read by."""
         if isinstance(self.pattern, Reduction):
             summed = [s for a, s in enumerate(self.pattern.term_shape) if a not in self.pattern.matched]
             return np.full(int(np.prod(self.pattern.factor_shape)), int(np.prod(summed)))
@@ -58,8 +58,8 @@ class Reading(NamedTuple):
 class Explanation:
     """What was found in a log joint: print it, `.plot()` it, or take `.matrix`.
 
-    `.matrix` is a boolean scipy.sparse array, factor elements by latent elements (globals, then the group's locals,
-    in the order of their declaration, row-major); `.factors` and `.latents` name its rows and columns; `.lost` says
+    `.matrix` is a boolean scipy.sparse array, term elements by latent elements (globals, then the group's locals,
+    in the order of their declaration, row-major); `.terms` and `.latents` name its rows and columns; `.lost` says
     where precision was lost and why.
     """
 
@@ -80,11 +80,16 @@ class Explanation:
         self.estimators = estimators
 
     @property
-    def factors(self) -> list[str]:
+    def terms(self) -> list[str]:
+        """The names of the rows of `.matrix`."""
         return [_label(term, index) for term, shape in self.shapes.items() for index in np.ndindex(*shape)]
+
+    #: what `terms` was called first
+    factors = terms
 
     @property
     def latents(self) -> list[str]:
+        """The names of the columns of `.matrix`."""
         return [
             _label(name, index)
             for name, latent in self.problem.latents.items()
@@ -93,7 +98,7 @@ class Explanation:
 
     @property
     def matrix(self) -> sparse.csr_array:
-        num = sum(int(r.per_factor().sum()) for readings in self.readings.values() for r in readings.values())
+        num = sum(int(r.per_term().sum()) for readings in self.readings.values() for r in readings.values())
         if num > MOST_PAIRS:
             raise ValueError(f"the matrix would have {num:,} entries; print the table, or explain a smaller model")
         rows = []
@@ -109,16 +114,16 @@ class Explanation:
         return sparse.csr_array(sparse.vstack(rows, format="csr").astype(bool))
 
     def __repr__(self) -> str:
-        return "\n\n".join([self.title, _table(self._factor_rows()), _table(self._latent_rows()), *self._warnings()])
+        return "\n\n".join([self.title, _table(self._term_rows()), _table(self._latent_rows()), *self._warnings()])
 
     def plot(self) -> Any:
         """Draw who reads whom, as a matplotlib figure."""
         return plot_blankets(self)
 
-    def _factor_rows(self) -> list[list[str]]:
-        rows = [["factors", "shape", "line", "each reads", "variance"]]
+    def _term_rows(self) -> list[list[str]]:
+        rows = [["terms", "shape", "line", "each reads", "variance"]]
         for term, shape in self.shapes.items():
-            reads = [f"{_span(r.per_factor())} {name}" for name, r in self.readings[term].items()]
+            reads = [f"{_span(r.per_term())} {name}" for name, r in self.readings[term].items()]
             share = self.shares[term]
             rows.append(
                 [term, str(shape), self.lines[term], ", ".join(reads) or "nothing", percent(share) if reads else ""]
@@ -127,7 +132,7 @@ class Explanation:
 
     def _latent_rows(self) -> list[list[str]]:
         total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
-        columns = ["latent", "shape", "q", f"blanket, of {total:,} factors"]
+        columns = ["latent", "shape", "q", f"blanket, of {total:,} terms"]
         rows = [[*columns, "gradient"] if self.estimators else columns]
         for name, latent in self.problem.latents.items():
             shape = self.problem.shape(name)
@@ -149,9 +154,9 @@ class Explanation:
 
 
 def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = None, group: int = 0) -> Explanation:
-    """Show the factors of a log joint, which latents each reads, and where precision was lost.
+    """Show the terms of a log joint, which latents each reads, and where precision was lost.
 
-    Of a hierarchical model, one group's factors are shown. The last column is each array's share of the variance of
+    Of a hierarchical model, one group's terms are shown. The last column is each array's share of the variance of
     log p under q: the posterior's, or the starting q's. With a posterior, the estimator of each latent's gradient is
     shown.
 
@@ -172,20 +177,20 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
         if not 0 <= group < problem.num_groups:
             raise ValueError(f"explain: group must be in 0 .. {problem.num_groups - 1}, got {group}")
         problem, row = _one_group(model, groups, group)
-    blankets, _ = find_blankets(problem, flat, row)
+    blankets = find_blankets(problem, flat, row)
     shapes: dict[str, tuple[int, ...]] = {}
     lines: dict[str, str] = {}
     lost: list[Lost] = []
     for part in blankets.parts:
         shapes |= part.shapes
-        lines |= part.factors.lines
+        lines |= part.terms.lines
         lost += part.lost
     readings = {term: _readings(problem, blankets, term, row) for term in shapes}
     params = _params(problem, posterior, groups, group)
     shares = _shares(problem, blankets, params, flat, row)
     elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
     num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
-    title = f"{num:,} factors, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
+    title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
     return Explanation(
         problem,
         shapes,
@@ -244,10 +249,10 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
         samples = jnp.arange(_NUM_DRAWS, dtype=jnp.uint32)
         key = seed_key(0)
         beta, _ = draw_values(problem, problem.globals, params, key=key, samples=samples)
-        found = dict(blankets.prior_factors(beta, data, _NUM_DRAWS))
+        found = dict(blankets.prior_terms(beta, data, _NUM_DRAWS))
         if problem.num_groups:
             z, _ = draw_values(problem, problem.locals, params, key=fold(key, 0), samples=samples)
-            found |= blankets.group_factors(beta, z, row, _NUM_DRAWS)
+            found |= blankets.group_terms(beta, z, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 
     sums = eqx.filter_jit(totals, **for_one_run())(params)

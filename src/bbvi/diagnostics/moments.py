@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import analyse
-from bbvi.draws.batch import check_batch_size
+from bbvi.draws.batch import Batch, check_batch_size
 from bbvi.draws.draws import AbstractDraws, MonteCarlo
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.cache import compiled
-from bbvi.fitting.loop import Loop
-from bbvi.fitting.noise import Pilot
+from bbvi.fitting.choose import Choosing
+from bbvi.fitting.loop import Loop, Method
+from bbvi.fitting.noise import mean_and_spread
 from bbvi.fitting.optimizers import adagrad
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.auto import AbstractChoice
@@ -71,9 +72,9 @@ def gradient_moments(
     analysis = analyse(problem, flat, groups)
     params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
     if isinstance(gradient, AbstractChoice):
-        pilot = Pilot(analysis, params, flat, groups, batch_size=size, key=seed_key(seed))
-        gradient = gradient.settled(pilot, gradient.first(pilot))
-    loop = compiled(analysis, flat, gradient, draws, adagrad(), (), batch_size=size, capacity=1)
+        choosing = Choosing(gradient, analysis, flat, groups, size, seed_key(seed))
+        gradient = choosing.settled(params, choosing.first(params), {})
+    loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
     mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
     jax.block_until_ready(spread)
     problem.raise_failure()
@@ -83,33 +84,22 @@ def gradient_moments(
 
 @functools.cache  # one program: at another lambda nothing is compiled again
 def _program() -> Callable[..., tuple[Lambda, Lambda]]:
-    return eqx.filter_jit(_mean_and_spread, **for_many_runs())
+    return eqx.filter_jit(_full_moments, **for_many_runs())
 
 
-def _mean_and_spread(
+def _full_moments(
     loop: Loop, repeats: int, key: Array, params: dict[str, Lambda], flat: Any, groups: Any
 ) -> tuple[Lambda, Lambda]:
-    """Mean of the repeats, and sum of their squared distances to it."""
-    zeros = jax.tree.map(jnp.zeros_like, {**params["globals"], **params["locals"]})
+    """Return the mean of the repeated full-data gradients and the sum of their squared distances to it."""
 
-    def one(repeat: Array) -> Lambda:
-        batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
-        estimate = loop.gradient.estimate(
-            loop.analysis, params["globals"], flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
-        )
+    def value(estimate: Estimate, batch: Batch | None) -> Lambda:
         numbers = None if batch is None else batch.groups
         return full_gradient(estimate, params["locals"], numbers, loop.analysis.problem.num_groups)
 
-    def body(carry, repeat):
-        # Welford's recursion: no large sums are subtracted
-        mean, spread = carry
-        value = one(repeat)
-        new = jax.tree.map(lambda m, x: m + (x - m) / (repeat + 1), mean, value)
-        spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, value, mean, new)
-        return (new, spread), None
-
-    carry, _ = jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))
-    return carry
+    return mean_and_spread(
+        loop, params, key, flat, repeats=repeats, value=value,
+        batch=lambda repeat: loop.batch(params, key, repeat, groups, jnp.int32(0)),
+    )  # fmt: skip
 
 
 def full_gradient(estimate: Estimate, rows: Lambda, groups: Array | None, num_groups: int) -> Lambda:

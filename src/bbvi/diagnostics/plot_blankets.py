@@ -1,4 +1,4 @@
-"""The picture of the blankets: arrays of factors down, latents across, a mark where one reads the other."""
+"""The picture of the blankets: arrays of terms down, latents across, a mark where one reads the other."""
 
 from typing import Any
 

@@ -15,6 +15,7 @@ from bbvi.model.model import AnyModel, HierarchicalModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_many_runs
+from bbvi.posterior.arviz import flat_draws
 from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.ratios import Estimate
 from bbvi.posterior.values import Ragged
@@ -122,8 +123,7 @@ def _draws(
         raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
     values = posterior
     if hasattr(posterior, "posterior"):
-        stacked = posterior.posterior.stack(draw_=("chain", "draw")).transpose("draw_", ...)
-        values = {name: stacked[name].values for name in stacked.data_vars}
+        values = flat_draws(posterior.posterior)
     missing = [name for name in (*model.globals, *model.locals) if name not in values]
     if missing:
         raise ValueError(f"the draws lack the latents {missing}")

@@ -1,4 +1,4 @@
-"""Section 4.2: which groups a step looks at, uniform without replacement, in time that does not grow with N."""
+"""Section 4.2: draw the minibatch of groups of a step, uniformly without replacement, in time that does not grow with N."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ class Batch(eqx.Module):
 
     @property
     def scale(self) -> float:
-        """N/B: how many groups of the data each group of the batch stands for."""
+        """N/B, the number of groups of the data that each group of the batch stands for."""
         return self.num_groups / len(self.groups)
 
     def real(self, latent: Latent, lengths: Mapping[str, int]) -> Bool[Array, "batch *factors"]:
@@ -39,7 +39,7 @@ class Batch(eqx.Module):
 
 
 def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -> Int[Array, " batch"]:
-    """The batch of this step: every subset of this size is equally likely (Floyd's algorithm)."""
+    """Draw the groups of a step so that every subset of this size is equally likely (Floyd's algorithm)."""
     if batch_size == num_groups:
         return jnp.arange(num_groups)
     words = fold(key, "batch", step)
@@ -56,13 +56,13 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
 
 
 def by_bucket(groups: Int[Array, " batch"], bucket: Int[Array, " groups"], num: int) -> tuple[Array, Array]:
-    """A batch in the order of its groups' buckets, and how many are in each; that does not change its law."""
+    """Sort a batch by its groups' buckets and count the groups in each; the batch's distribution stays the same."""
     order = jnp.argsort(bucket[groups])
     return groups[order], jnp.bincount(bucket[groups], length=num)
 
 
 def check_batch_size(batch_size: int | None, num_groups: int) -> int:
-    """The batch size of a hierarchical fit; all groups by default."""
+    """Check the batch size of a hierarchical fit; the default is all groups."""
     if batch_size is None:
         return num_groups
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:

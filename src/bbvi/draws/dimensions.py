@@ -1,6 +1,6 @@
-"""Which dimension of a net each random number of each factor of q has.
+"""Assign to each random number of each factor of q its dimension of the Sobol' net.
 
-Of low dimensions a net is more even, and evenness counts only among latents that a factor of log p reads together. So
+Of low dimensions a net is more even, and evenness counts only among latents that a term of log p reads together. So
 others share dimensions, each with a scramble of its own: a colouring, as that by which Gibbs moves latents together.
 """
 
@@ -25,7 +25,7 @@ _NAMES = ("bbvi first word", "bbvi second word")
 
 
 def dimensions(problem: Problem, blankets: Blankets) -> dict[str, np.ndarray]:
-    """For each latent, by the numbers of its elements, the dimensions of their uniforms: (elements, parts, words).
+    """Give for each latent the dimensions of its elements' uniforms, `(elements, parts, words)`.
 
     Globals come first, then locals of fixed shape, then ragged ones, those of each axis taking turns with those of the
     others. Along an axis the first elements are coloured first: how far it is padded changes no dimension. All groups
@@ -51,7 +51,7 @@ def dimensions(problem: Problem, blankets: Blankets) -> dict[str, np.ndarray]:
 def _coloured(
     problem: Problem, blankets: Blankets, names: Sequence[str], uniforms: dict[str, tuple[int, int]]
 ) -> dict[str, np.ndarray]:
-    """Colours for the uniforms of these latents, which have the same ragged axes, if any."""
+    """Colour the uniforms of latents that have the same ragged axes, so that those which meet in a term differ."""
     if not names:
         return {}
     latents = {name: problem.latents[name] for name in names}
@@ -82,14 +82,14 @@ def _coloured(
 
 
 class _Count(AbstractNet):
-    """No points: words that can be counted."""
+    """A stand-in for a net that only counts which words a draw asks for."""
 
     def bits(self, key, element, sample, part):
         return checkpoint_name(part, _NAMES[0]), checkpoint_name(part, _NAMES[1])
 
 
 def _num_uniforms(name: str, latent: Latent) -> tuple[int, int]:
-    """How many random numbers a draw of one factor takes: in how many parts, and one or two in each."""
+    """Count the random numbers that a draw of one factor takes: the number of parts, and one or two words in each."""
     family, word = latent.family, jnp.uint32(0)
     params = {p: jnp.zeros(entry.raw_shape()) for p, entry in family.parameters().items()}
     address = Address(jnp.zeros(2, jnp.uint32), word, word, word, _Count())

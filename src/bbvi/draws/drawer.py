@@ -1,4 +1,10 @@
-"""TODO"""
+"""Draw the factors of q in stages, for many samples at once, and evaluate log q_i and its score.
+
+A function of one factor's parameters and one draw is taken apart. What depends on the parameters alone, such as lgamma(a)
+or the coefficients of a quantile function, is computed once for all draws and chunks of draws. The rest falls into stages
+at the values that a function marks: XLA on CPU runs short loops faster than a long one, and would otherwise compute a
+value again for each result that needs it.
+"""
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
 from bbvi.blankets.jaxpr.inline import retrace
-from bbvi.blankets.jaxpr.primitives import CUSTOM
+from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, MOVES
 from bbvi.blankets.jaxpr.run import bind_custom, reached, run
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families import AbstractFamily, Params, score
@@ -19,11 +25,9 @@ from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address, Key
 from bbvi.numerics.xla import is_mark, materialise
 
-_MOVES = frozenset("slice squeeze reshape expand_dims broadcast_in_dim transpose copy".split())
-
 
 class Staged:
-    """`function(params, *draw)` of one factor and one draw, taken apart.
+    """Take `function(params, *draw)` of one factor and one draw apart into stages.
 
     `before(params)` is a vector of what the draw does not enter; `stages` are functions
     `(params, before, earlier, *draw) -> value` of which each gets the values of the earlier ones, and the last one's
@@ -44,7 +48,7 @@ class Staged:
 
         def source(atom: Any) -> Any:
             # what is only moved is kept where it comes from: a table in one piece
-            while atom in made and makers[atom].primitive.name in _MOVES and makers[atom].invars[0] in made:
+            while atom in made and makers[atom].primitive.name in MOVES | COPIES and makers[atom].invars[0] in made:
                 atom = makers[atom].invars[0]
             return atom
 
@@ -58,7 +62,7 @@ class Staged:
         self.varies = [*(eqn.outvars[0] in last for eqn in self._marks), True]
 
     def before(self, params: Any) -> Float[Array, " kept"]:
-        """What does not depend on the draw, in one vector."""
+        """Compute what does not depend on the draw, in one vector."""
         others = [None] * (len(self._closed.jaxpr.invars) - self._num)
         values = run(self._closed, [*jax.tree.leaves(params), *others], self._kept)
         return jnp.concatenate([jnp.ravel(v) for v in values]) if values else jnp.zeros(0)
@@ -72,7 +76,7 @@ class Staged:
         return [*[lambda *a, s=step: s(*a)[0] for step in steps], lambda *a: jax.tree.unflatten(self._tree, last(*a))]
 
     def again(self, params: Any, values: Sequence[Array], *draw: Any) -> Any:
-        """The result from the values of all stages but the last, as a function of the parameters that has a derivative."""
+        """Compute the result again from the values of all stages but the last, differentiably in the parameters."""
         jaxpr, num = self._whole.jaxpr, self._num
         drawn, moved = reached(jaxpr, jaxpr.invars[num:]), reached(jaxpr, jaxpr.invars[:num])
         marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in drawn]
@@ -85,7 +89,7 @@ class Staged:
 
     @functools.cached_property
     def _whole(self) -> ClosedJaxpr:
-        """The trace with functions that have a derivative of their own left whole."""
+        """The trace, in which functions with a custom derivative are not inlined."""
         return retrace(self._traced, {}, _with_own_derivative)
 
     def _stage(self, outputs: Sequence[Any], number: int) -> Callable[..., list[Array]]:
@@ -108,13 +112,13 @@ def _with_own_derivative(eqn: Any, values: list[Any], source: Any) -> list[Any] 
 
 
 def _at_marks(values: Iterable[tuple[Any, Array]]) -> dict[Any, Array]:
-    """The value of each mark, before and behind it."""
+    """Map the variables before and after each mark to the mark's value."""
     atoms = [(atom, value) for eqn, value in values for atom in (eqn.outvars[0], eqn.invars[0])]
     return {atom: value for atom, value in atoms if not isinstance(atom, Literal)}
 
 
 class Prepared(NamedTuple):
-    """A latent's lambda with what follows from it alone, for drawing and for the density."""
+    """A latent's lambda and what is computed from lambda alone, for drawing and for the density."""
 
     params: Params
     drawing: Float[Array, "rows _"]
@@ -122,7 +126,7 @@ class Prepared(NamedTuple):
 
 
 class Drawer:
-    """One latent's factors of q in stages: draws for many samples, and log q_i and its score.
+    """Draw one latent's factors of q for many samples, and evaluate log q_i and its score.
 
     With `paths` a draw can be followed as lambda moves, instead: `coordinates` is (u, path) for `along_path`.
     """
@@ -136,14 +140,14 @@ class Drawer:
         self._density = None if paths else _staged(_density, latent.family, self.coordinates_shape, float_)
 
     def prepare(self, params: Params) -> Prepared:
-        """`params` of many factors, these on the first axis."""
+        """Prepare the parameters of many factors, which stand on the first axis."""
         density = None if self._density is None else jax.vmap(self._density.before)(params)
         return Prepared(params, jax.vmap(self._drawing.before)(params), density)
 
     def coordinates(
         self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
     ) -> Any:
-        """Coordinates of many factors, `(rows, *event, samples)`, for the samples with these numbers."""
+        """Draw many factors, `(rows, *event, samples)`, for the samples with these numbers."""
         found: list[Any] = []
         axes: list[int | None] = []
         for stage, by_sample in zip(self._drawing.stages, self._drawing.varies, strict=True):
@@ -160,7 +164,7 @@ class Drawer:
     def along_path(
         self, params: Params, path: Any, key: Key, group: Array, element: Array, samples: Array, slope: Array
     ) -> Params:
-        """The sum over samples of slope * du / dlambda_i, for one factor."""
+        """Sum slope * du / dlambda_i over samples, for one factor."""
         if self._slopes:
             return jax.tree.map(lambda of_draw: (slope * of_draw).sum(-1), path)
         words = key, group.astype(jnp.uint32), element.astype(jnp.uint32)
@@ -174,7 +178,7 @@ class Drawer:
         return jax.vjp(draw, params)[1](slope)[0]
 
     def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
-        """log q_i and its score for many factors and samples."""
+        """Evaluate log q_i and its score for many factors and samples."""
         assert self._density is not None
         found: list[Any] = []
         for stage in self._density.stages:
@@ -184,7 +188,7 @@ class Drawer:
 
 
 def _staged(made: Callable[..., Staged], *of: Any) -> Staged:
-    """What was taken apart once is kept: a family is in many models, and tracing it takes longer than many steps."""
+    """Keep what was taken apart: a family is in many models, and tracing it takes longer than many steps."""
     try:
         return _kept(made, *of)
     except TypeError:  # holds arrays, which cannot be compared
@@ -210,7 +214,7 @@ def _density(family: AbstractFamily, coordinates: Any, float_: Any) -> Staged:
 
 
 def _is_scalar(family: AbstractFamily) -> bool:
-    """Whether a draw is one number of few parameters, so that its derivatives are few."""
+    """Tell whether a draw is one number of few scalar parameters, so that its derivatives are few."""
     return family.event_shape() == () and all(entry.raw_shape() == () for entry in family.parameters().values())
 
 
@@ -219,5 +223,5 @@ def _shapes(family: AbstractFamily, float_: Any) -> Any:
 
 
 def drawers(draws: AbstractDraws, latents: Mapping[str, Latent], paths: Collection[str] = ()) -> dict[str, Drawer]:
-    """A drawer for each latent, for some of them with the paths of their draws."""
+    """Make a drawer for each latent; those named in `paths` keep the paths of their draws."""
     return {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in latents.items()}

@@ -35,28 +35,28 @@ class AbstractDraws(eqx.Module):
     independent: ClassVar[bool] = True
 
     def num_folds(self, wanted: int) -> int:
-        """Into how many folds the samples can be cut where so many are wanted."""
+        """Tell into how many folds the samples can be cut where so many are wanted."""
         return wanted
 
     def arranged(self, problem: Problem, blankets: Blankets, folds: int) -> "AbstractDraws":
-        """The same draws for the latents of a problem, to be cut into this many folds."""
+        """Prepare these draws for the latents of a problem, to be cut into this many folds."""
         return self
 
     def init(self) -> Any:
-        """What a fit keeps from step to step, to decide how many draws the next one makes; None if that is fixed."""
+        """Make the state from which the number of draws of the next step is decided; None if that number is fixed."""
         return None
 
     def buffers(self, buffers_of: Callable[["AbstractDraws"], Any]) -> Any:
-        """Memory for the estimates of a step, given what those by some draws take."""
+        """Make memory for the estimates of a step; `buffers_of(draws)` is what an estimate by these draws takes."""
         return buffers_of(self)
 
     def estimate(self, by: EstimateBy, state: Any, step: Array, *, key: Key, buffers: Any) -> tuple[Any, Any, Array]:
-        """The state after a step, the step's estimate, and how many draws it took."""
+        """Estimate the gradient of a step; return the next state, the estimate, and how many draws it took."""
         return state, by(self, key, buffers), jnp.int32(self.num)
 
     @abstractmethod
     def sample(self, name: str, family: AbstractFamily, params: Params, address: Address) -> Array:
-        """Coordinates of one draw of one factor of the latent `name`."""
+        """Draw one sample of one factor of the latent `name`, as coordinates."""
 
 
 class MonteCarlo(AbstractDraws):
@@ -80,14 +80,14 @@ class MonteCarlo(AbstractDraws):
 
 
 def check_numbers(what: str, n: Any, chunk: Any) -> None:
-    """Refuse numbers of draws that are none."""
+    """Refuse a number of draws or a chunk size that is not a positive integer."""
     for name, value in (("the number of draws", n), ("chunk", 1 if chunk is None else chunk)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{what}: {name} must be an integer of 1 or more, got {value!r}")
 
 
 class Cut(NamedTuple):
-    """How the samples of a step are cut: into folds by their numbers, and into chunks that are evaluated at a time.
+    """How the samples of a step are cut into folds by their numbers, and into chunks that are evaluated one at a time.
 
     A chunk holds all folds, or lies within one; so chunks do not change what is in a fold.
     """
@@ -103,7 +103,7 @@ class Cut(NamedTuple):
         return self.folds if self.num_chunks == 1 else 1
 
     def samples(self, chunk: Array) -> tuple[Array, Array | None]:
-        """The numbers of a chunk's samples, and which of them count; None if all do."""
+        """Number a chunk's samples and tell which of them count; None if all do."""
         within = jnp.arange(self.chunk, dtype=jnp.uint32)
         if self.num_chunks == 1:
             return within, None if self.chunk == self.num else within < self.num
@@ -139,7 +139,7 @@ def draw_latent(
     samples: Array,
     lengths: dict[str, int],
 ) -> Float[Array, "*values samples"]:
-    """Coordinates of a whole latent array for the samples with these numbers."""
+    """Draw a whole latent array, as coordinates, for the samples with these numbers."""
     elements, number = jnp.asarray(latent.elements(lengths)), jnp.asarray(group, jnp.uint32)
 
     def one(p, element, sample):
@@ -152,7 +152,7 @@ def draw_latent(
 
 
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
-    """The z that the model sees."""
+    """Turn coordinates into the z that the model sees."""
     many = jax.vmap(latent.family.value, in_axes=-1, out_axes=-1)
     for _ in latent.shape:
         many = jax.vmap(many)
@@ -160,7 +160,7 @@ def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values s
 
 
 def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:
-    """log q_i for every factor and sample."""
+    """Evaluate log q_i for every factor and sample."""
     return _over_factors(latent, latent.family.log_prob)(params, coordinates)
 
 
@@ -182,7 +182,7 @@ def draw_values(
     own: dict[str, Array] | None = None,
     draws: AbstractDraws | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
-    """Draws of these latents, independent ones by default, and the total of log q, without scores."""
+    """Draw these latents, independently by default, and sum log q over them, without scores."""
     draws, keys = draws or MonteCarlo(samples.shape[0]), dict(zip(latents, fold_names(key, list(latents)), strict=True))
     values: dict[str, Array] = {}
     log_q_total: Any = 0.0

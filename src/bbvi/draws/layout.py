@@ -30,7 +30,7 @@ class Buffers(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What all chunks of samples of a step share: the factors of q as rows, how many go at a time, how they are packed."""
+    """What all chunks of samples of a step share: the factors of q as rows, the size of a tile of rows, the packing."""
 
     analysis: Analysis
     batch: Batch | None
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
         return 1.0 if self.batch is None else self.batch.scale
 
     def share(self, name: str) -> float:
-        """How often the factors of a latent count in the ELBO of all groups: N/B times those of locals."""
+        """How often a latent's factors count in the ELBO of all groups: N/B times for locals, once for globals."""
         return self.scale if name in self.problem.locals else 1.0
 
     def packing(self, name: str) -> Packing | None:

@@ -1,4 +1,4 @@
-"""Randomised quasi-Monte Carlo: samples that fill the space of the random numbers evenly."""
+"""Randomised quasi-Monte Carlo: draw samples that fill the space of the random numbers evenly."""
 
 from typing import ClassVar
 
@@ -64,12 +64,12 @@ class _Nets:
         most = 1 + max(int(table.max()) for table in of_latents.values())
         if most > MOST_DIMENSIONS:
             raise ValueError(
-                f"QuasiMonteCarlo: factors of log p tie latents together that take {most} random numbers, and Sobol's "
+                f"QuasiMonteCarlo: terms of log p tie latents together that take {most} random numbers, and Sobol's "
                 f"sequence has {MOST_DIMENSIONS} dimensions; use draws=bbvi.MonteCarlo({num}), or see with bbvi.explain "
-                "whether a factor reads more latents than it should"
+                "whether a term reads more latents than it should"
             )
         self._directions = directions(most, num.bit_length() - 1)
 
     def of(self, name: str, element: Array) -> AbstractNet:
-        """The net of one factor of q."""
+        """Give the net of one factor of q."""
         return SobolNet(jnp.asarray(self._directions), jnp.asarray(self._dimensions[name])[element], self.pilot)

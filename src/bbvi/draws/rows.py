@@ -1,4 +1,4 @@
-"""The factors of q that a step looks at as rows, one after the other: drawing and summing do not care about groups.
+"""Line up the factors of q that a step looks at as rows, so that drawing and summing need not know about groups.
 
 A latent whose first axis is ragged is packed, so that there are no rows of padding between groups.
 """
@@ -46,7 +46,7 @@ class Packing(NamedTuple):
 
 
 def pack(lengths: Int[Array, " batch"], longest: int) -> Packing:
-    """Groups of these lengths one after the other, with space for the padding of the last one."""
+    """Place groups of these lengths one after the other, with space for the padding of the last one."""
     ends = jnp.cumsum(lengths)
     places = jnp.arange(-(-(len(lengths) + 1) * longest // _PLACES) * _PLACES)
     slots = jnp.minimum(jnp.searchsorted(ends, places, side="right"), len(lengths) - 1)
@@ -55,12 +55,12 @@ def pack(lengths: Int[Array, " batch"], longest: int) -> Packing:
 
 
 def is_packed(latent: Latent) -> bool:
-    """Whether the factors of a latent are packed: with one ragged axis, and that the first."""
+    """Tell whether a latent is packed: it has one ragged axis, the first."""
     return bool(latent.shape) and latent.ragged_axes == latent.shape[:1]
 
 
 def global_rows(drawer: Drawer, params: Params, key: Key, num_samples: int) -> Rows:
-    """The factors of a global latent; `key` is that of the latent."""
+    """Line up the factors of a global latent; `key` is that of the latent."""
     elements = jnp.asarray(drawer.latent.elements({})).reshape(-1)
     keys = jnp.broadcast_to(key, (len(elements), 2))
     groups = jnp.zeros(len(elements), jnp.uint32)
@@ -76,7 +76,7 @@ def local_rows(
     packing: Packing | None,
     num_samples: int,
 ) -> Rows:
-    """The factors of the local latent `name` of all groups of a batch."""
+    """Line up the factors of the local latent `name` of all groups of a batch."""
     latent, params = drawer.latent, batch.params[name]
     elements = jnp.asarray(latent.elements(dict(lengths)))
     keys = jax.vmap(lambda group: fold(fold(key, group), name))(batch.groups)
@@ -96,13 +96,13 @@ def local_rows(
 
 
 def _flat(latent: Latent, params: Params) -> Params:
-    """One axis of factors, in place of all that stand before those of a factor's own parameters."""
+    """Flatten all axes that stand before a factor's own parameters into one axis of factors."""
     entries = latent.family.parameters()
     return {name: jnp.reshape(leaf, (-1, *entries[name].raw_shape())) for name, leaf in params.items()}
 
 
 def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
-    """The same rows, of which only lambda is known, prepared and filled up to whole tiles."""
+    """Prepare rows of which only lambda is known, and fill them up to whole tiles."""
     num = len(rows.elements)
     fill = -num % tile_size(num, num_samples)
     if fill:
@@ -114,7 +114,7 @@ def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
 
 
 def unpack(flat: Any, batch: int, shape: tuple[int, ...], packing: Packing | None, real: Array | None) -> Any:
-    """From rows back to arrays with groups first, zero where packed ones have padding."""
+    """Turn rows back into arrays with groups first, zero where packed ones have padding."""
 
     def one(leaf: Array) -> Array:
         if packing is None or real is None:
@@ -128,7 +128,7 @@ def unpack(flat: Any, batch: int, shape: tuple[int, ...], packing: Packing | Non
 
 
 def tile_size(num: int, num_samples: int, inner: int | None = None) -> int:
-    """How many rows are looked at a time: all, if there are few; whole places of `inner` rows, if these are packed."""
+    """Choose how many rows are processed at a time: all if there are few; whole places of `inner` rows if packed."""
     tile = max(1, _FLOATS_PER_TILE // num_samples)
     if num <= 2 * tile:
         return num
@@ -143,7 +143,7 @@ def tile_size(num: int, num_samples: int, inner: int | None = None) -> int:
 def over_rows(
     function: Callable[..., tuple[Any, Any]], rows: Rows, tile: int, *others: Any, into: Any = None
 ) -> tuple[Any, Any]:
-    """`function(rows, *others) -> (totals, arrays)` of a tile of rows at a time: totals added up, arrays joined.
+    """Apply `function(rows, *others) -> (totals, arrays)` to one tile of rows at a time; add the totals, join the arrays.
 
     All arrays, in and out, have rows first; `into` are arrays to put the results into, where there is more than a tile.
     """

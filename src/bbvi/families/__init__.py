@@ -1,22 +1,36 @@
 """Eq. 4: the variational families."""
 
-from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, score
+from bbvi.families.abstract import AbstractFamily, Fixed
 from bbvi.families.beta import Beta, Dirichlet
+from bbvi.families.charts import (
+    AbstractChart,
+    Binary,
+    Categories,
+    Counts,
+    OneHotVectors,
+    Positive,
+    Real,
+    Simplex,
+    Through,
+    Unit,
+)
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, OneHot, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
-from bbvi.families.joined import Joined
+from bbvi.families.joined import Joined, Vector
 from bbvi.families.joint import AbstractCovariance, FullRank, JointNormal, LowRank
 from bbvi.families.kumaraswamy import Kumaraswamy
-from bbvi.families.normal import LogNormal, Normal, TransformedNormal
+from bbvi.families.law import AbstractLaw, Parameter, Params, constrain, positive_parameter, score
+from bbvi.families.normal import LogNormal, Normal, TransformedNormal, location_and_scale
 from bbvi.families.numpyro import NumpyroFamily, resolve
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
-from bbvi.families.scalar import AbstractLaw, Scalar
 
 __all__ = [
-    "AbstractCovariance", "AbstractFamily", "AbstractLaw", "Bernoulli", "Beta", "Binomial", "Categorical", "Dirichlet",
-    "Exponential", "FullRank", "Gamma", "GammaByVariance", "Geometric", "HalfNormal", "InverseGamma", "Joined", "JointNormal",
-    "Kumaraswamy", "Laplace", "LogNormal", "Logistic", "LowRank", "NegativeBinomial", "Normal", "NumpyroFamily", "OneHot",
-    "Parameter", "Params", "Poisson", "Scalar", "StudentT", "TransformedNormal", "Weibull", "constrain", "resolve", "score",
+    "AbstractChart", "AbstractCovariance", "AbstractFamily", "AbstractLaw", "Bernoulli", "Beta", "Binary", "Binomial",
+    "Categorical", "Categories", "Counts", "Dirichlet", "Exponential", "Fixed", "FullRank", "Gamma", "GammaByVariance",
+    "Geometric", "HalfNormal", "InverseGamma", "Joined", "JointNormal", "Kumaraswamy", "Laplace", "LogNormal",
+    "Logistic", "LowRank", "NegativeBinomial", "Normal", "NumpyroFamily", "OneHot", "OneHotVectors", "Parameter",
+    "Params", "Poisson", "Positive", "Real", "Simplex", "StudentT", "Through", "TransformedNormal", "Unit",
+    "Vector", "Weibull", "constrain", "location_and_scale", "positive_parameter", "resolve", "score",
 ]  # fmt: skip

@@ -1,150 +1,122 @@
-"""Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, written for one factor and one draw."""
+"""Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, a law on a chart, written for one factor and one draw."""
 
-from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
-from numpyro.distributions import biject_to, constraints
+from jaxtyping import Array
+from numpyro.distributions import constraints
 
-from bbvi.numerics.address import Address
-
-Params = dict[str, Array]
-
-_FISHER_DRAWS = 256
-_RIDGE = 1e-3  # of correlations: parameters that say the same, or more of them than draws
-
-
-class Parameter(eqx.Module):
-    """One entry of lambda_i: its shape in one factor, its constraint, where a random start is centred and how wide."""
-
-    shape: tuple[int, ...]
-    constraint: constraints.Constraint = eqx.field(static=True)
-    start: float = 0.0
-    spread: float = 1.0
-
-    def constrain(self, raw: Array) -> Array:
-        return biject_to(self.constraint)(raw)
-
-    def unconstrain(self, value: Array) -> Array:
-        return biject_to(self.constraint).inv(value)
-
-    def raw_shape(self) -> tuple[int, ...]:
-        return biject_to(self.constraint).inverse_shape(self.shape)
-
-
-class AbstractFamily(eqx.Module):
-    """A variational family for one factor.
-
-    A draw is held as *coordinates*, in which nothing underflows (log z for a gamma); `value` gives the z
-    that the model sees, and `log_prob` is the density of z evaluated at coordinates.
-    """
-
-    @abstractmethod
-    def event_shape(self) -> tuple[int, ...]:
-        """Shape of one value."""
-
-    @abstractmethod
-    def support(self) -> constraints.Constraint:
-        """Where the values live."""
-
-    @abstractmethod
-    def is_discrete(self) -> bool:
-        """Whether the values are integers."""
-
-    def support_values(self) -> np.ndarray | None:
-        """Coordinates of all values, `(values, *event)`, where these are few enough to be listed."""
-        return None
-
-    @abstractmethod
-    def parameters(self) -> dict[str, Parameter]:
-        """The entries of lambda_i."""
-
-    @abstractmethod
-    def sample(self, params: Params, address: Address) -> Array:
-        """Coordinates of one draw."""
-
-    @abstractmethod
-    def value(self, coordinates: Array) -> Array:
-        """The z of these coordinates."""
-
-    def log_value(self, coordinates: Array) -> Array | None:
-        """log z where these coordinates have it, so that a model that asks for it need not lose it by underflow."""
-        return None
-
-    @abstractmethod
-    def coordinates(self, value: Array) -> Array:
-        """The coordinates of this z."""
-
-    @abstractmethod
-    def floored(self, coordinates: Array) -> Array:
-        """Whether `value` had to move z to stay inside the support in floating point."""
-
-    @abstractmethod
-    def log_prob(self, params: Params, coordinates: Array) -> Float[Array, ""]:
-        """log q_i(z_i | lambda_i)."""
-
-    @abstractmethod
-    def centred(self, value: Array) -> Params | None:
-        """Parameters (constrained) whose distribution sits around `value`; None if there is no such rule."""
-
-    @abstractmethod
-    def moments(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation for any number of factors at once; None where only draws can tell."""
-
-    @abstractmethod
-    def quantile(self, params: Params, p: float) -> np.ndarray | None:
-        """Marginal quantile, as `moments`."""
-
-    def natural_gradient(self, params: Params, gradient: Params) -> Params:
-        """F^-1 gradient, F the Fisher information of lambda_i: of a family that does not know it, from scores at fixed draws."""
-        return _by_scores(self, params, gradient)
-
-    def along(self, params: Params, direction: Params) -> Params:
-        """Where a step that leaves lambda_i in this direction ends, straight in the natural parameters of q_i.
-
-        Not finite where they have left their domain. Without natural parameters other than lambda_i the sum of both.
-        """
-        return {name: params[name] + direction[name] for name in params}
-
-
-def constrain(family: AbstractFamily, params: Params) -> dict[str, Array]:
-    """The family's own parameters from unconstrained lambda."""
-    return {name: entry.constrain(params[name]) for name, entry in family.parameters().items()}
-
-
-def score(family: AbstractFamily, params: Params, coordinates: Array) -> tuple[Array, Params]:
-    """log q_i and its gradient in lambda_i, the score function, for every family at once."""
-    return jax.value_and_grad(family.log_prob)(params, coordinates)
-
-
-def _by_scores(family: AbstractFamily, params: Params, gradient: Params) -> Params:
-    flat, shaped = ravel_pytree(gradient)
-
-    def one(sample: Array) -> Array:
-        address = Address(jnp.zeros(2, jnp.uint32), jnp.uint32(0), jnp.uint32(0), sample)
-        return ravel_pytree(score(family, params, family.sample(params, address))[1])[0]
-
-    num = max(_FISHER_DRAWS, 4 * flat.size)
-    scores = jax.vmap(one)(jnp.arange(num, dtype=jnp.uint32))
-    size = jnp.sqrt((scores**2).mean(0))
-    size = jnp.where(size > 0, size, 1)
-    correlation = (scores / size).T @ (scores / size) / num
-    return shaped(jnp.linalg.solve(correlation + _RIDGE * jnp.eye(flat.size), flat / size) / size)
-
-
-def smallest(x: Array) -> Any:
-    """The smallest positive number of x's type that is not denormal: values are floored there."""
-    return jnp.finfo(jnp.result_type(x)).tiny
-
-
-def log_smallest(x: Array) -> float:
-    """Its logarithm."""
-    return float(np.log(smallest(x)))
-
+from bbvi.families.charts import AbstractChart
+from bbvi.families.law import AbstractLaw, Params, constrain
 
 Lambda = dict[str, Params]
+
+
+class AbstractFamily(AbstractLaw):
+    """A variational family for one factor: a law, and the chart that its coordinates belong to."""
+
+    if TYPE_CHECKING:  # an abstract variable looks to mypy like an argument of every family
+
+        @property
+        def chart(self) -> AbstractChart: ...
+    else:
+        chart: eqx.AbstractVar[AbstractChart]
+
+    @property
+    def name(self) -> str:
+        """What a user knows the family by."""
+        return type(self).__name__
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is not fitted, under the names that a user gave it by."""
+        return {}
+
+    def event_shape(self) -> tuple[int, ...]:
+        """Return the shape of one value."""
+        return self.chart.shape
+
+    def support(self) -> constraints.Constraint:
+        """Return where the values live."""
+        return self.chart.support
+
+    def is_discrete(self) -> bool:
+        """Tell whether the values are integers."""
+        return self.chart.is_discrete
+
+    def support_values(self) -> np.ndarray | None:
+        """List the coordinates of all values, `(values, *event)`, where these are few enough."""
+        return self.chart.values()
+
+    def value(self, coordinates: Array) -> Array:
+        """Return the z of these coordinates."""
+        return self.chart.value(coordinates)
+
+    def log_value(self, coordinates: Array) -> Array | None:
+        """Return log z where the coordinates have it."""
+        return self.chart.log_value(coordinates)
+
+    def coordinates(self, value: Array) -> Array:
+        """Return the coordinates of this z."""
+        return self.chart.coordinates(value)
+
+    def floored(self, coordinates: Array) -> Array:
+        """Tell whether `value` had to move z to stay inside the support in floating point."""
+        return self.chart.floored(coordinates)
+
+    def moments(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return mean and standard deviation for any number of factors at once; None where only draws can tell."""
+        frozen = self._frozen(params)
+        return None if frozen is None else (frozen.mean(), frozen.std())
+
+    def quantile(self, params: Params, p: float) -> np.ndarray | None:
+        """Return the marginal quantile, as `moments`."""
+        frozen = self._frozen(params)
+        if frozen is None:
+            return None
+        return frozen.ppf(p).astype(int) if self.is_discrete() else frozen.ppf(p)
+
+    def _frozen(self, params: Params) -> Any:
+        return self.frozen({name: np.asarray(v, np.float64) for name, v in constrain(self, params).items()})
+
+
+class Fixed(AbstractFamily):
+    """A family some of whose parameters, those in `fixed`, are not fitted."""
+
+    family: AbstractFamily
+    fixed: tuple[tuple[str, float], ...]
+
+    @property
+    def chart(self):
+        return self.family.chart
+
+    @property
+    def name(self):
+        return self.family.name
+
+    def settings(self):
+        return dict(self.fixed)
+
+    def parameters(self):
+        return {name: entry for name, entry in self.family.parameters().items() if name not in self.settings()}
+
+    def _all(self, params: Params) -> Params:
+        entries = self.family.parameters()
+        return {**params, **{name: entries[name].unconstrain(jnp.asarray(v, float)) for name, v in self.fixed}}
+
+    def sample(self, params, address):
+        return self.family.sample(self._all(params), address)
+
+    def log_prob(self, params, coordinates):
+        return self.family.log_prob(self._all(params), coordinates)
+
+    def information(self, params):
+        return self.family.information(self._all(params))
+
+    def centred(self, value):
+        found = self.family.centred(value)
+        return None if found is None or set(found) & set(self.settings()) else found
+
+    def frozen(self, values):
+        return self.family.frozen({**values, **{name: np.asarray(v, np.float64) for name, v in self.fixed}})

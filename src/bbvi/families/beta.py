@@ -11,8 +11,9 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.families.abstract import AbstractFamily, Parameter, Params, log_smallest, smallest
-from bbvi.numerics.address import Address
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import Simplex, Unit, smallest
+from bbvi.families.law import Parameter, Params, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
@@ -21,40 +22,19 @@ from bbvi.numerics.xla import mark
 class Beta(AbstractFamily):
     """Beta by its mean and total concentration; draws are held as logits, where neither end underflows."""
 
-    def event_shape(self):
-        return ()
-
-    def support(self):
-        return constraints.unit_interval
-
-    def is_discrete(self):
-        return False
+    chart = Unit()
 
     def parameters(self):
-        return {
-            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
-            "mean": Parameter((), constraints.unit_interval),
-        }
+        return {"concentration": positive_parameter(4.0), "mean": Parameter((), constraints.unit_interval)}
 
     def _both(self, params: Params) -> tuple[Array, Array]:
         total = jnp.exp(params["concentration"])
         return total * sigmoid(params["mean"]), total * sigmoid(-params["mean"])
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         both = jnp.stack(self._both(params))
         draws = jax.vmap(lambda a, i: log_gamma(address, a, part=i))(both, jnp.arange(2, dtype=jnp.uint32))
         return draws[0] - draws[1]
-
-    def value(self, coordinates):
-        dtype = jnp.finfo(jnp.result_type(coordinates))
-        return jnp.clip(sigmoid(coordinates), dtype.tiny, 1 - dtype.epsneg)
-
-    def coordinates(self, value):
-        return jnp.log(value) - jnp.log1p(-value)
-
-    def floored(self, coordinates):
-        z = sigmoid(coordinates)
-        return (z < smallest(z)) | (z == 1)
 
     def log_prob(self, params, coordinates):
         a, b = self._both(params)
@@ -81,13 +61,6 @@ class Beta(AbstractFamily):
         a, b = self._both(params)
         return scipy.stats.beta(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
-    def moments(self, params):
-        frozen = self._frozen(params)
-        return frozen.mean(), frozen.std()
-
-    def quantile(self, params, p):
-        return self._frozen(params).ppf(p)
-
 
 class Dirichlet(AbstractFamily):
     """Dirichlet over k categories by its mean and total concentration; draws are held as log z.
@@ -97,40 +70,23 @@ class Dirichlet(AbstractFamily):
 
     k: int
 
-    def event_shape(self):
-        return (self.k,)
-
-    def support(self):
-        return constraints.simplex
-
-    def is_discrete(self):
-        return False
+    @property
+    def chart(self):
+        return Simplex(self.k)
 
     def parameters(self):
         return {
-            "concentration": Parameter((), constraints.positive, start=float(np.log(2.0 * self.k))),
+            "concentration": positive_parameter(2.0 * self.k),
             "mean": Parameter((self.k,), constraints.simplex),
         }
 
     def _concentrations(self, params: Params) -> Array:
         return jnp.exp(self._log_concentrations(params))
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         a = self._concentrations(params)
         draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(self.k, dtype=jnp.uint32)))
         return draws - logsumexp(draws)
-
-    def value(self, coordinates):
-        return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
-
-    def log_value(self, coordinates):
-        return coordinates
-
-    def coordinates(self, value):
-        return jnp.log(value)
-
-    def floored(self, coordinates):
-        return jnp.any(coordinates < log_smallest(coordinates), axis=-1)
 
     def log_prob(self, params, coordinates):
         a = self._concentrations(params)
@@ -171,7 +127,7 @@ class Dirichlet(AbstractFamily):
 
 
 def _natural_gradient(log_concentrations: Array, from_log: Callable[[Array], Params], gradient: Params) -> Params:
-    """In log a the Fisher information is diag(a**2 trigamma(a)) - trigamma(s) a a^T, s the total of a."""
+    """Return F^-1 gradient: in log a, F is diag(a**2 trigamma(a)) - trigamma(s) a a^T, s the total of a."""
     _, to_log = jax.vjp(from_log, log_concentrations)
     (slope,) = to_log(gradient)
     a = jnp.maximum(jnp.exp(log_concentrations), smallest(log_concentrations))

@@ -1,4 +1,4 @@
-"""Laws of counts beside the Poisson."""
+"""Families of counts beside the Poisson."""
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,10 @@ from jax.nn import sigmoid, softplus
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from bbvi.families.abstract import Parameter, smallest
-from bbvi.families.discrete import Categorical, Poisson
-from bbvi.families.scalar import AbstractLaw
-from bbvi.numerics.address import Address
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import Counts, smallest
+from bbvi.families.discrete import Poisson
+from bbvi.families.law import Parameter, positive_parameter
 from bbvi.numerics.samplers import log_gamma, standard_exponential
 from bbvi.numerics.special import lgamma, polynomial
 
@@ -19,16 +19,15 @@ _MANY = 10.0  # concentrations from which Stirling's series is exact
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260)
 
 
-class Geometric(AbstractLaw):
+class Geometric(AbstractFamily):
     """The failures before the first success, whose probability is given by its logit: an exponential rounded down."""
 
-    def like(self):
-        return Poisson()
+    chart = Counts()
 
     def parameters(self):
         return {"logits": Parameter((), constraints.real)}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         return jnp.floor(standard_exponential(address) / softplus(params["logits"])).astype(int)
 
     def log_prob(self, params, coordinates):
@@ -45,22 +44,18 @@ class Geometric(AbstractLaw):
         return scipy.stats.geom(1 / (1 + np.exp(-values["logits"])), loc=-1)
 
 
-class NegativeBinomial(AbstractLaw):
+class NegativeBinomial(AbstractFamily):
     """Negative binomial by mean and concentration: a Poisson whose rate is a gamma of these.
 
     In these two the Fisher information is diagonal. At a large concentration it is a Poisson.
     """
 
-    def like(self):
-        return Poisson()
+    chart = Counts()
 
     def parameters(self):
-        return {
-            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
-            "mean": Parameter((), constraints.positive),
-        }
+        return {"concentration": positive_parameter(4.0), "mean": positive_parameter()}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         concentration = jnp.exp(params["concentration"])
         log_rate = log_gamma(address, concentration, part=1) - params["concentration"] + params["mean"]
         return Poisson().sample({"rate": log_rate}, address)
@@ -81,23 +76,24 @@ class NegativeBinomial(AbstractLaw):
 
 
 def _log_rising(z: Array, c: Array) -> Array:
-    """log of Gamma(z + c) / Gamma(c) / c**z by Stirling's series: a difference of two lgamma would lose its digits."""
+    """Return log of Gamma(z + c) / Gamma(c) / c**z by Stirling's series: a difference of two lgamma would lose its digits."""
     rest = [polynomial(1 / x**2, _STIRLING) / x for x in (z + c, c)]
     return (z + c - 0.5) * jnp.log1p(z / c) - z + rest[0] - rest[1]
 
 
-class Binomial(AbstractLaw):
+class Binomial(AbstractFamily):
     """Binomial of `total_count` trials by its logit: drawn by inversion, from the sums of its probabilities."""
 
     total_count: int
 
-    def like(self):
-        return Categorical(self.total_count + 1)
+    @property
+    def chart(self):
+        return Counts(self.total_count)
 
     def parameters(self):
         return {"logits": Parameter((), constraints.real)}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         log_p = jax.vmap(lambda z: self.log_prob(params, z))(jnp.arange(self.total_count + 1))
         cumulative = jnp.cumsum(jnp.exp(log_p))
         return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)

@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 from jaxtyping import Array
-from numpyro.distributions import constraints
 
-from bbvi.families.abstract import AbstractFamily, Parameter, Params, constrain, log_smallest, smallest
-from bbvi.numerics.address import Address
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import Positive, smallest
+from bbvi.families.law import Params, constrain, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
@@ -26,48 +26,21 @@ class Gamma(AbstractFamily):
     in the other.
     """
 
-    def event_shape(self):
-        return ()
-
-    def support(self):
-        return constraints.positive
-
-    def is_discrete(self):
-        return False
+    chart = Positive()
 
     def parameters(self):
-        return {
-            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
-            "mean": Parameter((), constraints.positive),
-        }
+        return {"concentration": positive_parameter(4.0), "mean": positive_parameter()}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         concentration = jnp.exp(params["concentration"])
         return log_gamma(address, concentration) - params["concentration"] + params["mean"]
-
-    def value(self, coordinates):
-        return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
-
-    def log_value(self, coordinates):
-        return coordinates
-
-    def coordinates(self, value):
-        return jnp.log(value)
-
-    def floored(self, coordinates):
-        return coordinates < log_smallest(coordinates)
 
     def log_prob(self, params, coordinates):
         return _gamma_log_prob(params["concentration"], params["mean"], coordinates)
 
-    def information(self, params: Params) -> Params:
-        """The Fisher information of each parameter; that of both together is 0."""
+    def information(self, params):
         a = jnp.maximum(jnp.exp(params["concentration"]), smallest(params["concentration"]))
         return {"concentration": a * trigamma_excess(a), "mean": a}
-
-    def natural_gradient(self, params, gradient):
-        information = self.information(params)
-        return {name: g / information[name] for name, g in gradient.items()}
 
     def along(self, params, direction):
         # straight in concentration and rate: the logarithms of their ratios, new to old
@@ -90,35 +63,13 @@ class Gamma(AbstractFamily):
 class GammaByVariance(AbstractFamily):
     """Gamma by mean and variance, the supplement's parameterisation, both on the log scale."""
 
-    def event_shape(self):
-        return ()
-
-    def support(self):
-        return constraints.positive
-
-    def is_discrete(self):
-        return False
+    chart = Positive()
 
     def parameters(self):
-        return {
-            "mean": Parameter((), constraints.positive),
-            "variance": Parameter((), constraints.positive, start=float(np.log(0.25))),
-        }
+        return {"mean": positive_parameter(), "variance": positive_parameter(0.25)}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         return Gamma().sample(_by_concentration(params), address)
-
-    def value(self, coordinates):
-        return Gamma().value(coordinates)
-
-    def log_value(self, coordinates):
-        return coordinates
-
-    def coordinates(self, value):
-        return jnp.log(value)
-
-    def floored(self, coordinates):
-        return Gamma().floored(coordinates)
 
     def log_prob(self, params, coordinates):
         return Gamma().log_prob(_by_concentration(params), coordinates)

@@ -1,120 +1,108 @@
-"""Vectors whose parts have supports of their own: where a block of several latents lives."""
+"""Vectors as one factor of q: numbers of one chart, or parts that have supports of their own, for a block of latents."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import biject_to, constraints
-from numpyro.distributions.transforms import Transform
+from numpyro.distributions import constraints
 
-from bbvi.families.abstract import AbstractFamily
-from bbvi.families.normal import TransformedNormal
-from bbvi.numerics.address import Address
-
-#: the family of each number of a part, which says what its coordinates are, and how many numbers it has
-Part = tuple[AbstractFamily, int]
+from bbvi.families.charts import AbstractChart
 
 
-def _cut(parts: Sequence[Part], x: Any) -> list[Any]:
-    ends = np.cumsum([size for _, size in parts])
-    return [x[..., end - size : end] for (_, size), end in zip(parts, ends, strict=True)]
+class Vector(AbstractChart):
+    """Vectors of `length` numbers, each on the same chart, so that they can be one factor of q."""
+
+    each: AbstractChart
+    length: int
+
+    @property
+    def support(self):
+        return self.each.support
+
+    @property
+    def shape(self):
+        return (self.length,)
+
+    def value(self, coordinates):
+        return self.each.value(coordinates)
+
+    def log_value(self, coordinates):
+        return self.each.log_value(coordinates)
+
+    def coordinates(self, value):
+        return self.each.coordinates(value)
+
+    def floored(self, coordinates):
+        return jnp.any(self.each.floored(coordinates), axis=-1)
+
+    def log_slope(self, coordinates):
+        return self.each.log_slope(coordinates)
+
+    def normal_moments(self, loc, log_sd):
+        return self.each.normal_moments(loc, log_sd)
+
+    def normal_quantile(self, loc, log_sd, p):
+        return self.each.normal_quantile(loc, log_sd, p)
 
 
-class _JoinedSupport(constraints.Constraint):
+class _JoinedConstraint(constraints.Constraint):
+    """The supports of the parts, side by side."""
+
     event_dim = 1
 
-    def __init__(self, parts: tuple[Part, ...]):
+    def __init__(self, parts: tuple[Vector, ...]):
         self.parts = parts
 
     def __call__(self, x):
-        inside = [family.support()(part) for (family, _), part in zip(self.parts, _cut(self.parts, x), strict=True)]
+        inside = [part.support(own) for part, own in zip(self.parts, _cut(self.parts, x), strict=True)]
         return jnp.all(jnp.concatenate(inside, -1), -1)
 
     def __repr__(self):
-        return f"Joined({', '.join(f'{size} of {family.support()}' for family, size in self.parts)})"
+        return f"Joined({', '.join(f'{part.length} of {part.support}' for part in self.parts)})"
 
     def eq(self, other, static=False):
-        return isinstance(other, _JoinedSupport) and repr(self) == repr(other)
+        return isinstance(other, _JoinedConstraint) and repr(self) == repr(other)
 
     def tree_flatten(self):
         return (), ((), {"parts": self.parts})
 
 
-class _JoinedTransform(Transform):
-    """The bijections of the parts, side by side."""
+class Joined(AbstractChart):
+    """The vectors of several charts, one after the other."""
 
-    def __init__(self, parts: tuple[Part, ...]):
-        self.parts = parts
+    parts: tuple[Vector, ...]
 
-    def __call__(self, x):
-        return jnp.concatenate([f.value(u) for (f, _), u in zip(self.parts, _cut(self.parts, x), strict=True)], -1)
-
-    def _inverse(self, y):
-        found = [f.coordinates(z) for (f, _), z in zip(self.parts, _cut(self.parts, y), strict=True)]
-        return jnp.concatenate(found, -1)
-
-    def log_abs_det_jacobian(self, x, y, intermediates=None):
-        total = jnp.zeros(jnp.shape(x)[:-1])
-        for (family, _), u, z in zip(self.parts, _cut(self.parts, x), _cut(self.parts, y), strict=True):
-            total = total + biject_to(family.support()).log_abs_det_jacobian(u, z).sum(-1)
-        return total
-
-    def tree_flatten(self):
-        return (), ((), {"parts": self.parts})
-
-
-@biject_to.register(_JoinedSupport)
-def _transform(support: _JoinedSupport) -> _JoinedTransform:
-    return _JoinedTransform(support.parts)
-
-
-class Joined(AbstractFamily):
-    """Independent Normals, each pushed onto the support of its part, as one vector."""
-
-    parts: tuple[Part, ...]
-
-    def _normals(self) -> TransformedNormal:
-        return TransformedNormal(self.support(), self.event_shape())
-
-    def event_shape(self):
-        return (sum(size for _, size in self.parts),)
-
+    @property
     def support(self):
-        return _JoinedSupport(self.parts)
+        return _JoinedConstraint(self.parts)
 
-    def is_discrete(self):
-        return False
-
-    def parameters(self):
-        return self._normals().parameters()
-
-    def sample(self, params, address: Address):
-        return self._normals().sample(params, address)
+    @property
+    def shape(self):
+        return (sum(part.length for part in self.parts),)
 
     def value(self, coordinates):
-        return self._normals().value(coordinates)
+        return jnp.concatenate([part.value(u) for part, u in self._zip(coordinates)], -1)
 
     def coordinates(self, value):
-        return self._normals().coordinates(value)
+        return jnp.concatenate([part.coordinates(z) for part, z in self._zip(value)], -1)
 
     def floored(self, coordinates):
-        moved = [f.floored(u) for (f, _), u in zip(self.parts, _cut(self.parts, coordinates), strict=True)]
-        return jnp.any(jnp.concatenate(moved, -1), -1)
+        return jnp.any(jnp.stack([part.floored(u) for part, u in self._zip(coordinates)], -1), -1)
 
-    def log_prob(self, params, coordinates):
-        return self._normals().log_prob(params, coordinates)
+    def log_slope(self, coordinates):
+        return sum(part.log_slope(u).sum(-1) for part, u in self._zip(coordinates))
 
-    def centred(self, value):
-        return self._normals().centred(value)
-
-    def _of_parts(self, params):
-        cut = {name: _cut(self.parts, np.asarray(leaf)) for name, leaf in params.items()}
-        return [(f, {name: cut[name][k] for name in cut}) for k, (f, _) in enumerate(self.parts)]
-
-    def moments(self, params):
-        found = [family.moments(own) for family, own in self._of_parts(params)]
+    def normal_moments(self, loc, log_sd):
+        found = [part.normal_moments(*own) for part, *own in self._zip(loc, log_sd)]
         return tuple(np.concatenate([np.asarray(pair[k]) for pair in found], -1) for k in range(2))
 
-    def quantile(self, params, p):
-        return np.concatenate([np.asarray(family.quantile(own, p)) for family, own in self._of_parts(params)], -1)
+    def normal_quantile(self, loc, log_sd, p):
+        return np.concatenate([np.asarray(part.normal_quantile(*own, p)) for part, *own in self._zip(loc, log_sd)], -1)
+
+    def _zip(self, *arrays: Any) -> Any:
+        return zip(self.parts, *(_cut(self.parts, x) for x in arrays), strict=True)
+
+
+def _cut(parts: tuple[Vector, ...], x: Any) -> list[Any]:
+    ends = np.cumsum([part.length for part in parts])
+    return [x[..., end - part.length : end] for part, end in zip(parts, ends, strict=True)]

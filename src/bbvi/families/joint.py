@@ -13,17 +13,16 @@ import jax.scipy.sparse.linalg
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import constraints
 
-from bbvi.families.abstract import AbstractFamily, Parameter, Params
-from bbvi.numerics.address import Address
-from bbvi.numerics.samplers import standard_normal
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import AbstractChart
+from bbvi.families.law import Parameter, Params
+from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale, standard_normals
 
-_HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 _RIDGE = 1e-3
 _SMALLEST_SIZE = 1e-3  # of a direction's Fisher information, whose root is 0 where V is
 _MOST_PRODUCTS = 50
-_VECTOR_OF_POSITIVES = constraints.independent(constraints.positive, 1)
 
 
 class AbstractCovariance(eqx.Module):
@@ -31,27 +30,27 @@ class AbstractCovariance(eqx.Module):
 
     @abstractmethod
     def parameters(self, size: int) -> dict[str, Parameter]:
-        """The entries of lambda_i beside the location and the scale."""
+        """Describe the entries of lambda_i beside the location and the scale."""
 
     @abstractmethod
     def num_normals(self, size: int) -> int:
-        """How many standard normals make one draw."""
+        """Return how many standard normals make one draw."""
 
     @abstractmethod
     def correlate(self, params: Params, noise: Array) -> Float[Array, " size"]:
-        """w from standard normals."""
+        """Make w from standard normals."""
 
     @abstractmethod
     def log_prob(self, params: Params, w: Float[Array, " size"]) -> Float[Array, ""]:
-        """The log density of w."""
+        """Return the log density of w."""
 
     @abstractmethod
     def natural_gradient(self, params: Params, gradient: Params) -> Params:
-        """F^-1 gradient, the location and the scale included."""
+        """Return F^-1 gradient, the location and the scale included."""
 
     @abstractmethod
     def sd(self, params: Params) -> np.ndarray:
-        """Standard deviations of w, for any number of factors at once."""
+        """Return the standard deviations of w, for any number of factors at once."""
 
 
 class FullRank(AbstractCovariance):
@@ -78,7 +77,7 @@ class FullRank(AbstractCovariance):
 
     def log_prob(self, params, w):
         noise = _unit_lower(params["lower"], len(w)) @ w
-        return -0.5 * noise @ noise - len(w) * _HALF_LOG_TWO_PI
+        return -0.5 * noise @ noise - len(w) * HALF_LOG_TWO_PI
 
     def natural_gradient(self, params, gradient):
         # a small change B of the factor M = lower / scale, to (1 + B) M, has the score 1 - e_i^2 in B_ii and -e_i e_j in
@@ -139,7 +138,7 @@ class LowRank(AbstractCovariance):
 
     def log_prob(self, params, w):
         factor = _factor(params["directions"])
-        return -0.5 * _square(params["directions"], w) - jnp.log(jnp.diagonal(factor)).sum() - len(w) * _HALF_LOG_TWO_PI
+        return -0.5 * _square(params["directions"], w) - jnp.log(jnp.diagonal(factor)).sum() - len(w) * HALF_LOG_TWO_PI
 
     def natural_gradient(self, params, gradient):
         scale = jnp.exp(params["scale"])
@@ -152,18 +151,18 @@ class LowRank(AbstractCovariance):
 
 
 def _factor(directions: Array) -> Float[Array, "rank rank"]:
-    """The Cholesky factor of I + V'V, which has the determinant of I + VV'."""
+    """Return the Cholesky factor of I + V'V, which has the determinant of I + VV'."""
     return jnp.linalg.cholesky(jnp.eye(directions.shape[1]) + directions.T @ directions)
 
 
 def _explained(directions: Array, w: Array) -> Float[Array, " rank"]:
-    """The f that minimises |w - V f|**2 + |f|**2."""
+    """Return the f that minimises |w - V f|**2 + |f|**2."""
     return cho_solve((_factor(directions), True), directions.T @ w)
 
 
 @jax.custom_jvp
 def _square(directions: Array, w: Array) -> Float[Array, ""]:
-    """w' (I + VV')^-1 w, the minimum of |w - V f|**2 + |f|**2 over f."""
+    """Return w' (I + VV')^-1 w, the minimum of |w - V f|**2 + |f|**2 over f."""
     f = _explained(directions, w)
     rest = w - directions @ f
     return rest @ rest + f @ f
@@ -179,7 +178,7 @@ def _square_jvp(primals, tangents):
 
 
 def _solve_low_rank(v: Array, gradient: Params) -> Params:
-    """F^-1 of a gradient in the log scales and in V, by conjugate gradients: a product with F costs no more than a draw.
+    """Solve for F^-1 of a gradient in the log scales and in V, by conjugate gradients: a product with F costs no more than a draw.
 
     F is tr(P dC P dC) / 2 for a change dC of C = I + VV', the covariance over the scales, and P its inverse. It is blind to a
     rotation of V, so that a little is added to its diagonal.
@@ -209,75 +208,45 @@ def _solve_low_rank(v: Array, gradient: Params) -> Params:
 
 
 class JointNormal(AbstractFamily):
-    """One Normal over a vector, with the coordinates of `like`: a family of each entry, or of the vector."""
+    """One Normal over the coordinates of a chart of vectors, which is one factor of q."""
 
-    like: AbstractFamily
-    length: int
+    chart: AbstractChart
     covariance: AbstractCovariance
 
     @property
-    def distribution(self) -> type[AbstractCovariance]:
-        return type(self.covariance)
+    def name(self):
+        return type(self.covariance).__name__
 
-    @property
-    def fixed(self) -> tuple[tuple[str, int], ...]:
-        return tuple(vars(self.covariance).items())
+    def settings(self):
+        return vars(self.covariance)
 
     @property
     def _size(self) -> int:
-        return biject_to(self.like.support()).inverse_shape((self.length,))[0]
-
-    def event_shape(self):
-        return (self.length,)
-
-    def support(self):
-        return self.like.support()
-
-    def is_discrete(self):
-        return False
+        return self.chart.coordinates_shape[0]
 
     def parameters(self):
-        return {
-            "loc": Parameter((self._size,), constraints.real_vector),
-            "scale": Parameter((self._size,), _VECTOR_OF_POSITIVES),
-            **self.covariance.parameters(self._size),
-        }
+        return {**location_and_scale((self._size,)), **self.covariance.parameters(self._size)}
 
-    def sample(self, params, address: Address):
-        parts = jnp.arange(self.covariance.num_normals(self._size), dtype=jnp.uint32)
-        noise = jax.vmap(lambda part: standard_normal(address, part))(parts)
+    def sample(self, params, address):
+        noise = standard_normals(address, (self.covariance.num_normals(self._size),))
         return params["loc"] + jnp.exp(params["scale"]) * self.covariance.correlate(params, noise)
-
-    def value(self, coordinates):
-        return self.like.value(coordinates)
-
-    def log_value(self, coordinates):
-        return self.like.log_value(coordinates)
-
-    def coordinates(self, value):
-        return self.like.coordinates(value)
-
-    def floored(self, coordinates):
-        moved = self.like.floored(coordinates)
-        return moved if self.like.event_shape() else jnp.any(moved, axis=-1)
 
     def log_prob(self, params, coordinates):
         w = (coordinates - params["loc"]) * jnp.exp(-params["scale"])
-        transform = biject_to(self.like.support())
-        jacobian = transform.log_abs_det_jacobian(coordinates, transform(coordinates))
-        return self.covariance.log_prob(params, w) - params["scale"].sum() - jnp.sum(jacobian)
+        log_slope = jnp.sum(self.chart.log_slope(coordinates))
+        return self.covariance.log_prob(params, w) - params["scale"].sum() - log_slope
 
     def natural_gradient(self, params, gradient):
         return self.covariance.natural_gradient(params, gradient)
 
     def centred(self, value):
-        return {"loc": self.like.coordinates(value)}
+        return {"loc": self.chart.coordinates(value)}
 
-    def _marginals(self, params: Params) -> Params:
-        return {"loc": params["loc"], "scale": np.asarray(params["scale"]) + np.log(self.covariance.sd(params))}
+    def _log_sd(self, params: Params) -> np.ndarray:
+        return np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
 
     def moments(self, params):
-        return self.like.moments(self._marginals(params))
+        return self.chart.normal_moments(np.asarray(params["loc"]), self._log_sd(params))
 
     def quantile(self, params, p):
-        return self.like.quantile(self._marginals(params), p)
+        return self.chart.normal_quantile(np.asarray(params["loc"]), self._log_sd(params), p)

@@ -7,27 +7,24 @@ import numpy as np
 import scipy.special
 from jax.nn import softplus
 from jaxtyping import Array
-from numpyro.distributions import constraints
 
-from bbvi.families.abstract import Parameter
-from bbvi.families.beta import Beta
-from bbvi.families.scalar import AbstractLaw
-from bbvi.numerics.address import Address
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import Unit
+from bbvi.families.law import positive_parameter
 from bbvi.numerics.samplers import standard_exponential
 
 _SMALL, _LARGE = -8.0, 15.0
 
 
-class Kumaraswamy(AbstractLaw):
+class Kumaraswamy(AbstractFamily):
     """P(Z < z) = 1 - (1 - z**a)**b, with a = `concentration1` and b = `concentration0`; draws are held as logits."""
 
-    def like(self):
-        return Beta()
+    chart = Unit()
 
     def parameters(self):
-        return {name: Parameter((), constraints.positive) for name in ("concentration0", "concentration1")}
+        return {name: positive_parameter() for name in ("concentration0", "concentration1")}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         log_t = jnp.log(standard_exponential(address)) - params["concentration0"]  # z**a = 1 - exp(-t)
         log_s = _log_other(log_t) - params["concentration1"]  # z = exp(-s)
         return _other(log_s) - jnp.exp(log_s)
@@ -48,14 +45,14 @@ class Kumaraswamy(AbstractLaw):
 
 
 def _other(log_s: Array) -> Array:
-    """-log(1 - exp(-s))."""
+    """Return -log(1 - exp(-s))."""
     small = log_s < _SMALL
     s, inside = jnp.exp(log_s), jnp.exp(jnp.where(small, 0, log_s))
     return jnp.where(small, s / 2 - s**2 / 24 - log_s, -jnp.log(-jnp.expm1(-inside)))
 
 
 def _log_other(log_s: Array) -> Array:
-    """Its logarithm."""
+    """Return the logarithm of `_other`."""
     s = jnp.exp(log_s)
     return jnp.where(s > _LARGE, jnp.exp(-s) / 2 - s, jnp.log(_other(jnp.where(s > _LARGE, 0, log_s))))
 

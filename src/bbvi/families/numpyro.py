@@ -11,18 +11,18 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
 
-from bbvi.families.abstract import AbstractFamily, Parameter, constrain
+from bbvi.families.abstract import AbstractFamily, Fixed
 from bbvi.families.beta import Beta, Dirichlet
+from bbvi.families.charts import AbstractChart, Counts, Through
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
 from bbvi.families.gamma_e import GammaE
 from bbvi.families.kumaraswamy import Kumaraswamy
+from bbvi.families.law import Parameter, constrain
 from bbvi.families.normal import LogNormal, Normal
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
-from bbvi.families.scalar import AbstractLaw, Scalar
-from bbvi.numerics.address import Address
 
 # in numpyro these are functions that choose a class by the argument they get
 _FACTORIES: dict[Any, type[dist.Distribution]] = {
@@ -30,10 +30,11 @@ _FACTORIES: dict[Any, type[dist.Distribution]] = {
     dist.Categorical: dist.CategoricalLogits,
     dist.Binomial: dist.BinomialLogits,
     dist.Geometric: dist.GeometricLogits,
-    dist.NegativeBinomial: dist.NegativeBinomialLogits,
 }
+if "NegativeBinomial" in dist.__all__:  # from numpyro 0.22 on
+    _FACTORIES[dist.NegativeBinomial] = dist.NegativeBinomialLogits
 
-# families of our own take the event shape's length, which scalar ones ignore
+# families of our own by the number of categories, which most ignore; with a fixed parameter they are numpyro's
 _OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
     dist.Normal: lambda k: Normal(),
     dist.LogNormal: lambda k: LogNormal(),
@@ -46,7 +47,8 @@ _OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
     dist.Poisson: lambda k: Poisson(),
 }
 
-_LAWS: dict[type[dist.Distribution], AbstractLaw] = {
+# those of which a parameter can be fixed
+_WITH_FIXED: dict[type[dist.Distribution], AbstractFamily] = {
     dist.StudentT: StudentT(),
     dist.Laplace: Laplace(),
     dist.Logistic: Logistic(),
@@ -63,48 +65,54 @@ _LAWS: dict[type[dist.Distribution], AbstractLaw] = {
 }
 
 
+class Plain(AbstractChart):
+    """Numbers on any support, held as they are: what numpyro's own samplers and densities work with."""
+
+    support: constraints.Constraint
+    shape = ()
+
+    @property
+    def unconstrained(self):
+        return Through(self.support)
+
+    def some_values(self, shape, generator):
+        if not self.is_discrete:
+            return self.unconstrained.some_values(shape, generator)
+        top = 1 if self.support == constraints.boolean else getattr(self.support, "upper_bound", None)
+        return Counts(top).some_values(shape, generator)
+
+
 class NumpyroFamily(AbstractFamily):
     """A numpyro distribution with scalar values; arguments in `fixed` are not fitted."""
 
     distribution: type[dist.Distribution] = eqx.field(static=True)
     fixed: tuple[tuple[str, float], ...]
 
-    def is_discrete(self):
-        return bool(self._at_start().support.is_discrete)
+    @property
+    def chart(self):
+        return Plain(self._at_start().support)
 
-    def event_shape(self):
-        return ()
+    @property
+    def name(self):
+        return self.distribution.__name__
 
-    def support(self):
-        return self._at_start().support
+    def settings(self):
+        return dict(self.fixed)
 
     def parameters(self):
-        held = dict(self.fixed)
-        return {
-            name: Parameter((), constraint)
-            for name, constraint in self.distribution.arg_constraints.items()
-            if name not in held
-        }
+        constraint_of, held = self.distribution.arg_constraints, self.settings()
+        return {name: Parameter((), constraint) for name, constraint in constraint_of.items() if name not in held}
 
     def _at_start(self) -> dist.Distribution:
         return self._build({name: jnp.zeros(()) for name in self.parameters()})
 
     def _build(self, params) -> dist.Distribution:
-        return self.distribution(**constrain(self, params), **dict(self.fixed), validate_args=False)
+        return self.distribution(**constrain(self, params), **self.settings(), validate_args=False)
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         built, key = self._build(params), address.jax_key()
         drawn = built.icdf(address.uniform()) if key is None else built.sample(key)
         return drawn.astype(int) if self.is_discrete() else drawn
-
-    def value(self, coordinates):
-        return coordinates
-
-    def coordinates(self, value):
-        return value
-
-    def floored(self, coordinates):
-        return jnp.zeros(jnp.shape(coordinates), bool)
 
     def log_prob(self, params, coordinates):
         return self._build(params).log_prob(coordinates)
@@ -131,11 +139,8 @@ class NumpyroFamily(AbstractFamily):
             return None
 
 
-def resolve(q: Any, event_length: int) -> AbstractFamily:
-    """Turn what the user gave as `q=` into a family.
-
-    `event_length` is k for a simplex or a categorical, else 1.
-    """
+def resolve(q: Any, num_categories: int) -> AbstractFamily:
+    """Turn what the user gave as `q=` into a family; those of categories get their number."""
     if isinstance(q, AbstractFamily):
         return q
     fixed: dict[str, Any] = {}
@@ -155,11 +160,11 @@ def resolve(q: Any, event_length: int) -> AbstractFamily:
     if issubclass(q, dist.Delta):
         raise TypeError("q=Delta has no density and no score: bbvi needs a q that spreads its mass")
     if q in _OURS and not fixed:
-        return _OURS[q](event_length)
-    if q in _LAWS and set(fixed) <= set(q.arg_constraints) & set(_LAWS[q].parameters()):
-        return Scalar(_LAWS[q], tuple(sorted(fixed.items())))
+        return _OURS[q](num_categories)
+    if q in _WITH_FIXED and set(fixed) <= set(q.arg_constraints) & set(_WITH_FIXED[q].parameters()):
+        return Fixed(_WITH_FIXED[q], tuple(sorted(fixed.items()))) if fixed else _WITH_FIXED[q]
     if q in (dist.BinomialLogits, dist.BinomialProbs) and set(fixed) == {"total_count"}:
-        return Scalar(_binomial(fixed["total_count"]))
+        return _binomial(fixed["total_count"])
     return _generic(q, fixed)
 
 

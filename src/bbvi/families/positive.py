@@ -1,29 +1,27 @@
-"""Laws on the positive numbers, drawn in log space, where nothing underflows."""
+"""Families on the positive numbers, drawn in log space, where nothing underflows."""
 
 import jax.numpy as jnp
 import numpy as np
 import scipy  # of which scipy.stats, slow to import, is imported when first used
-from numpyro.distributions import constraints
 
-from bbvi.families.abstract import Parameter
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import Positive
 from bbvi.families.gamma import Gamma
-from bbvi.families.scalar import AbstractLaw
-from bbvi.numerics.address import Address
+from bbvi.families.law import positive_parameter
 from bbvi.numerics.samplers import standard_exponential, standard_normal
 
 _HALF_LOG_HALF_PI = 0.5 * np.log(np.pi / 2)
 
 
-class HalfNormal(AbstractLaw):
+class HalfNormal(AbstractFamily):
     """The absolute value of a Normal around 0."""
 
-    def like(self):
-        return Gamma()
+    chart = Positive()
 
     def parameters(self):
-        return {"scale": Parameter((), constraints.positive)}
+        return {"scale": positive_parameter()}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         return params["scale"] + jnp.log(jnp.abs(standard_normal(address)))
 
     def log_prob(self, params, coordinates):
@@ -39,16 +37,15 @@ class HalfNormal(AbstractLaw):
         return scipy.stats.halfnorm(scale=values["scale"])
 
 
-class Exponential(AbstractLaw):
+class Exponential(AbstractFamily):
     """Exponential by its rate."""
 
-    def like(self):
-        return Gamma()
+    chart = Positive()
 
     def parameters(self):
-        return {"rate": Parameter((), constraints.positive)}
+        return {"rate": positive_parameter()}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         return jnp.log(standard_exponential(address)) - params["rate"]
 
     def log_prob(self, params, coordinates):
@@ -64,19 +61,15 @@ class Exponential(AbstractLaw):
         return scipy.stats.expon(scale=1 / values["rate"])
 
 
-class Weibull(AbstractLaw):
+class Weibull(AbstractFamily):
     """Weibull, a power of an exponential, by scale and concentration."""
 
-    def like(self):
-        return Gamma()
+    chart = Positive()
 
     def parameters(self):
-        return {
-            "concentration": Parameter((), constraints.positive, start=float(np.log(2.0))),
-            "scale": Parameter((), constraints.positive),
-        }
+        return {"concentration": positive_parameter(2.0), "scale": positive_parameter()}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         return params["scale"] + jnp.exp(-params["concentration"]) * jnp.log(standard_exponential(address))
 
     def log_prob(self, params, coordinates):
@@ -90,25 +83,21 @@ class Weibull(AbstractLaw):
         return scipy.stats.weibull_min(values["concentration"], scale=values["scale"])
 
 
-class InverseGamma(AbstractLaw):
+class InverseGamma(AbstractFamily):
     """The inverse of a gamma, by concentration and harmonic mean, 1 / E[1/z] = rate / concentration.
 
     In these two the Fisher information is diagonal, as it is for `Gamma` in concentration and mean.
     """
 
-    def like(self):
-        return Gamma()
+    chart = Positive()
 
     def parameters(self):
-        return {
-            "concentration": Parameter((), constraints.positive, start=float(np.log(4.0))),
-            "harmonic_mean": Parameter((), constraints.positive),
-        }
+        return {"concentration": positive_parameter(4.0), "harmonic_mean": positive_parameter()}
 
     def _of_inverse(self, params):
         return {"concentration": params["concentration"], "mean": -params["harmonic_mean"]}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         return -Gamma().sample(self._of_inverse(params), address)
 
     def log_prob(self, params, coordinates):

@@ -1,20 +1,18 @@
-"""Laws on the real line by location and scale. In these two the Fisher information of a symmetric law is diagonal."""
+"""Families on the real line by location and scale, in which the Fisher information of a symmetric law is diagonal."""
 
 import jax.numpy as jnp
 import numpy as np
 import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import softplus
 from jaxtyping import Array
-from numpyro.distributions import constraints
 
-from bbvi.families.abstract import Parameter, Params
-from bbvi.families.normal import Normal
-from bbvi.families.scalar import AbstractLaw
-from bbvi.numerics.address import Address
+from bbvi.families.abstract import AbstractFamily
+from bbvi.families.charts import Real
+from bbvi.families.law import Params, positive_parameter
+from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale
 from bbvi.numerics.samplers import log_gamma, standard_normal
 from bbvi.numerics.special import lgamma, quick_log
 
-_HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 _MANY = 10.0  # degrees of freedom from which a series is exact
 
 
@@ -22,16 +20,15 @@ def _standardised(params: Params, z: Array) -> Array:
     return (z - params["loc"]) * jnp.exp(-params["scale"])
 
 
-class Laplace(AbstractLaw):
+class Laplace(AbstractFamily):
     """Laplace: tails exp(-|x|), and a kink at the location."""
 
-    def like(self):
-        return Normal()
+    chart = Real()
 
     def parameters(self):
-        return Normal().parameters()
+        return location_and_scale()
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         u = address.uniform()
         tail = quick_log(2 * jnp.minimum(u, 1 - u))
         return params["loc"] + jnp.exp(params["scale"]) * jnp.where(u < 0.5, tail, -tail)
@@ -49,16 +46,15 @@ class Laplace(AbstractLaw):
         return scipy.stats.laplace(values["loc"], values["scale"])
 
 
-class Logistic(AbstractLaw):
+class Logistic(AbstractFamily):
     """Logistic: tails exp(-|x|), smooth."""
 
-    def like(self):
-        return Normal()
+    chart = Real()
 
     def parameters(self):
-        return Normal().parameters()
+        return location_and_scale()
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         u = address.uniform()
         return params["loc"] + jnp.exp(params["scale"]) * (quick_log(u) - quick_log(1 - u))
 
@@ -76,19 +72,18 @@ class Logistic(AbstractLaw):
         return scipy.stats.logistic(values["loc"], values["scale"])
 
 
-class StudentT(AbstractLaw):
+class StudentT(AbstractFamily):
     """Student's t, a Normal of random precision: drawn from a Normal and a gamma, both by inversion.
 
     It starts at 10 degrees of freedom: at 2 and below, the ELBO of a target with Normal tails is not finite.
     """
 
-    def like(self):
-        return Normal()
+    chart = Real()
 
     def parameters(self):
-        return {"df": Parameter((), constraints.positive, start=float(np.log(10.0))), **Normal().parameters()}
+        return {"df": positive_parameter(10.0), **location_and_scale()}
 
-    def sample(self, params, address: Address):
+    def sample(self, params, address):
         half = jnp.exp(params["df"]) / 2
         log_precision = log_gamma(address, half, part=1) - jnp.log(half)
         return params["loc"] + jnp.exp(params["scale"] - log_precision / 2) * standard_normal(address)
@@ -96,7 +91,7 @@ class StudentT(AbstractLaw):
     def log_prob(self, params, coordinates):
         df, x = jnp.exp(params["df"]), _standardised(params, coordinates)
         kernel = (df + 1) / 2 * jnp.log1p(x**2 / df)
-        return _log_ratio(df) - _HALF_LOG_TWO_PI - kernel - params["scale"]
+        return _log_ratio(df) - HALF_LOG_TWO_PI - kernel - params["scale"]
 
     def centred(self, value):
         return {"loc": value}
@@ -106,7 +101,7 @@ class StudentT(AbstractLaw):
 
 
 def _log_ratio(df: Array) -> Array:
-    """log of Gamma((df + 1) / 2) / Gamma(df / 2) / sqrt(df / 2), which goes to 0: a difference would not."""
+    """Return log of Gamma((df + 1) / 2) / Gamma(df / 2) / sqrt(df / 2), which goes to 0: a difference would not."""
     few, many = jnp.minimum(df, _MANY), jnp.maximum(df, _MANY)
     series = -1 / (4 * many) + 1 / (24 * many**3) - 1 / (20 * many**5)
     difference = lgamma((few + 1) / 2) - lgamma(few / 2) - jnp.log(few / 2) / 2

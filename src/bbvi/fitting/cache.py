@@ -1,4 +1,4 @@
-"""Compiled steps are kept: a fit that does the same with other numbers need not wait for the compiler again.
+"""Keep compiled loops, so that a fit which differs in its numbers alone need not wait for the compiler again.
 
 The user's functions are traced at every fit, and their traces compared: a function that changed, or that reads a
 variable that changed, is another one.
@@ -6,56 +6,36 @@ variable that changed, is another one.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from bbvi.blankets.analysis import Analysis
-from bbvi.draws.draws import AbstractDraws
-from bbvi.fitting.loop import Loop
-from bbvi.fitting.stop import AbstractStop, Budget
-from bbvi.gradients.abstract import AbstractGradient
+from bbvi.fitting.loop import Loop, Method
 
 _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
-def compiled(
-    analysis: Analysis,
-    data: Any,
-    gradient: AbstractGradient,
-    draws: AbstractDraws,
-    optimizer: optax.GradientTransformation,
-    stops: Sequence[AbstractStop],
-    *,
-    batch_size: int,
-    capacity: int,
-) -> Loop:
-    """The compiled loop of a fit: that of an earlier fit if it is the same."""
-
-    def make() -> Loop:
-        return Loop(analysis, gradient, draws, optimizer, stops, batch_size=batch_size, capacity=capacity)
-
+def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
+    """Return the compiled loop of a fit: that of an earlier fit if it is the same."""
     if analysis.problem.opaque:
-        return make()  # bound to this fit's workers and failures
-    # budgets are kept outside the loop
-    rules = tuple(Budget if isinstance(rule, Budget) else rule for rule in stops)
-    key = (_signature(analysis, data), gradient, draws, optimizer, rules, batch_size, capacity)
+        return Loop(analysis, method)  # bound to this fit's workers and failures
+    key = (_signature(analysis, data), method._replace(stops=tuple(rule.identity() for rule in method.stops)))
     try:
         found = _kept.pop(key, None)
     except TypeError:  # a plug-in that holds arrays cannot be compared
-        return make()
-    _kept[key] = found or make()
+        return Loop(analysis, method)
+    _kept[key] = found or Loop(analysis, method)
     while len(_kept) > _MOST:
         _kept.popitem(last=False)
     return _kept[key]
 
 
 def _signature(analysis: Analysis, data: Any) -> str:
-    """All that a step of this analysis depends on, but for its arguments."""
+    """Digest all that a step of this analysis depends on, except its arguments."""
     digest = hashlib.sha256()
 
     def add(*things: Any) -> None:

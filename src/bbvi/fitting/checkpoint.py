@@ -4,20 +4,21 @@ import dataclasses
 import itertools
 import os
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bbvi.fitting.loop import State
+from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.storage import check_same_model, describe, read, write
 
 History = list[dict[str, np.ndarray]]
 
 
 def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
-    """What two calls must share to be one run: settings as text, arrays by a checksum."""
+    """Write down what two calls must share to be one run: settings as text, arrays by a checksum."""
     return {name: _text(value) for name, value in settings.items()} | {
         name: f"checksum {_checksum(tree):08x}" for name, tree in arrays.items()
     }
@@ -42,36 +43,51 @@ def _checksum(tree: Any) -> int:
     return checksum
 
 
-def save_checkpoint(
-    path: Any, model: Any, settings: dict[str, Any], state: State, history: History, estimators: dict[str, str]
-) -> None:
-    """Write the state and the estimators in use; the file at `path` is always a whole one."""
-    leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-    names = history[0].keys() if history else ()
-    columns = {f"history/{name}": np.concatenate([record[name] for record in history]) for name in names}
-    header = {"model": describe(model), "settings": settings, "estimators": estimators}
-    write(path, "checkpoint", header, leaves | columns)
+class Saved(NamedTuple):
+    """What a checkpoint holds of an earlier call."""
+
+    state: State
+    history: History
+    estimators: dict[str, str]
 
 
-def load_checkpoint(
-    path: Any, model: Any, settings: dict[str, Any], like: State
-) -> tuple[State, History, dict[str, str]] | None:
-    """Read the state and the estimators of an earlier run of the same call; None if there is none."""
-    if not os.path.exists(path):
-        return None
-    header, arrays = read(path, "checkpoint")
-    check_same_model(path, header["model"], model)
-    for name, value in settings.items():
-        if header["settings"].get(name) != value:
-            raise ValueError(
-                f"{path} belongs to a run with another {name}: {header['settings'].get(name)} there, {value} here; "
-                "repeat the same call to go on with it, or give another path"
-            )
-    history = {name.removeprefix("history/"): value for name, value in arrays.items() if name.startswith("history/")}
-    leaves, structure = jax.tree.flatten(like)
-    saved = [arrays[name] for name in sorted((n for n in arrays if n.startswith("leaf")), key=lambda n: int(n[4:]))]
-    for mine, its in itertools.zip_longest(leaves, saved):
-        if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
-            raise ValueError(f"{path} belongs to a run with another optimizer or other stopping rules")
-    state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
-    return state, [history] if history else [], header["estimators"]
+class Checkpoint(NamedTuple):
+    """The file of one run: where it is, how often it is written, and by what the run is known."""
+
+    path: Any
+    seconds: float
+    model: Any
+    settings: dict[str, str]
+
+    def save(self, state: State, history: History, estimators: dict[str, str], outcome: Outcome) -> None:
+        """Write the state and the estimators in use; the file at `path` is always a whole one."""
+        leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+        names = history[0].keys() if history else ()
+        columns = {f"history/{name}": np.concatenate([record[name] for record in history]) for name in names}
+        header = {
+            "model": describe(self.model), "settings": self.settings, "estimators": estimators,
+            "outcome": outcome.value,
+        }  # fmt: skip
+        write(self.path, "checkpoint", header, leaves | columns)
+
+    def load(self, like: State) -> Saved | None:
+        """Read what an earlier call with the same settings left; None if there is no file."""
+        if not os.path.exists(self.path):
+            return None
+        header, arrays = read(self.path, "checkpoint")
+        check_same_model(self.path, header["model"], self.model)
+        for name, value in self.settings.items():
+            if header["settings"].get(name) != value:
+                raise ValueError(
+                    f"{self.path} belongs to a run with another {name}: {header['settings'].get(name)} there, {value} here; "
+                    "repeat the same call to go on with it, or give another path"
+                )
+        begin = "history/"
+        history = {name.removeprefix(begin): value for name, value in arrays.items() if name.startswith(begin)}
+        leaves, structure = jax.tree.flatten(like)
+        saved = [arrays[f"leaf{i}"] for i in range(len(arrays) - len(history))]
+        for mine, its in itertools.zip_longest(leaves, saved):
+            if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
+                raise ValueError(f"{self.path} belongs to a run with another optimizer or other stopping rules")
+        state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
+        return Saved(state, [history] if history else [], header["estimators"])

@@ -1,24 +1,23 @@
-"""Our stopping rule: stop when the averaged gradient says that nothing is left to gain.
+"""The default stopping rule: stop when the averaged gradient says that nothing is left to gain.
 
 Along the run, polynomial-decay averages (Shamir and Zhang 2013) follow lambda, its gradient g, the noise of g and the
 Fisher information F of q. For a stationary run the averaged gradient is that at the averaged lambda, so
 sqrt((mean(g)**2 + se(g)**2) / F) bounds how far lambda still is from the optimum, in standard deviations of q
 for a location and the like for other parameters, and half the sum of its squares is the gain in the ELBO that is still
-to be had, where parameters do not hang together. Where they do, lambda creeps: a later average has moved on from the
-earlier one, and what the averaged gradient gains along that way, gone on with, is what is still to be had. The rule
-fires when the root mean square of the distance over the parameters of every latent is below `tolerance`, and both gains
+to be had, where parameters do not depend on each other. Where they do, lambda creeps along a ridge: a later average has
+moved on from the earlier one, and the averaged gradient tells what going on along that way would gain. The rule fires when the root mean square of the distance over the parameters of every latent is below `tolerance`, and both gains
 are below `gain` nats. A step size too small to move, noise too large to see through or a drift that goes on all keep it
 from firing.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.fitting.stop import AbstractAveragingStop
+from bbvi.fitting.stop import AbstractStop
 
 _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
@@ -59,7 +58,7 @@ class State(NamedTuple):
     rows_distance: Any
 
 
-class Converged(AbstractAveragingStop):
+class Converged(AbstractStop):
     """Stop when every latent's parameters are known to `tolerance` standard deviations of q, and the ELBO to `gain`.
 
     Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B) and the gain by N / B.
@@ -71,7 +70,6 @@ class Converged(AbstractAveragingStop):
         100
     """
 
-    means_converged: ClassVar[bool] = True
     tolerance: float = 0.02
     gain: float = 0.02
     min_steps: int = 100
@@ -114,8 +112,7 @@ class Converged(AbstractAveragingStop):
         done &= sum(distance.ahead for distance in distances.values()) / 2 <= self.gain * scale
         return State(steps, new_globals, new_rows, rows_distance), done
 
-    def noise(self, state: State) -> dict[str, float]:
-        """The variance of each latent's gradient in units of the Fisher information, where enough steps were seen."""
+    def noise(self, state):
         out = {}
         for averages in (state.globals, state.rows):
             often = np.asarray(averages.steps) >= _OFTEN
@@ -144,7 +141,7 @@ def _start(params: Any, count: Array) -> Averages:
 
 
 def _toward(mean: Array, value: Array, count: Array, power: float = _POWER) -> Array:
-    """Polynomial-decay averaging: the weight of iterate t grows as t**power, so that the start is forgotten."""
+    """Average with polynomial decay: the weight of iterate t grows as t**power, so that the start is forgotten."""
     return mean + (power + 1) / (count + power) * (value - mean)
 
 
@@ -163,7 +160,7 @@ def _follow(averages: Averages, params: Any, gradient: Any, fisher: Any) -> Aver
 
 
 def _distances(averages: Averages) -> dict[str, Distance]:
-    """The distance of each latent."""
+    """Return the distance of each latent."""
     # the sum of squared weights of the average is (power + 1)**2 / (2 power + 1) / count
     share = jnp.minimum((_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.steps, 1)
 

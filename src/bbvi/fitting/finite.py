@@ -1,4 +1,4 @@
-"""Name the first term that is not finite, and at which draw."""
+"""Name the first term of log p that is not finite, and the draw at which it is not."""
 
 from typing import Any
 

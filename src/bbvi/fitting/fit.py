@@ -12,27 +12,28 @@ from jaxtyping import Array
 from bbvi.blankets.analysis import analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.draws.batch import check_batch_size
-from bbvi.draws.draws import AbstractDraws, MonteCarlo
+from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.cache import compiled
-from bbvi.fitting.checkpoint import History, fingerprint, load_checkpoint
-from bbvi.fitting.converged import Converged
-from bbvi.fitting.loop import Loop
+from bbvi.fitting.checkpoint import Checkpoint, History, fingerprint
+from bbvi.fitting.choose import Choosing
+from bbvi.fitting.loop import Loop, Method
 from bbvi.fitting.natural import natural
-from bbvi.fitting.noise import Pilot
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.fitting.recheck import Recheck
-from bbvi.fitting.run import Choosing, Run, drain, limits
-from bbvi.fitting.stop import AbstractStop, Budget
+from bbvi.fitting.run import Run, drain
+from bbvi.fitting.settings import Settings, checked_settings
+from bbvi.fitting.stop import AbstractStop
 from bbvi.fitting.terminal import deferred_interrupt, progress_bar
 from bbvi.fitting.warm_start import warm_start
 from bbvi.gradients.abstract import AbstractGradient
-from bbvi.gradients.auto import AbstractChoice, Auto
+from bbvi.gradients.auto import AbstractChoice
 from bbvi.gradients.score import Score
 from bbvi.model.groups import Cohort, Stream
 from bbvi.model.model import AnyModel, Model
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import seed_key
+from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior
 
 _CAPACITY = 1000
@@ -84,18 +85,18 @@ def fit(
         >>> print(round(float(posterior.mean()["mu"]), 2), round(float(posterior.sd()["mu"]), 2))
         1.99 0.58
     """
-    run = iterate(
-        model, data, gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
+    settings = checked_settings(
+        gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
         checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
     )  # fmt: skip
-    steps, _ = limits(_stops(stop))
-    with progress_bar(progress, steps) as report:
+    run = _iterate(model, data, settings)
+    with progress_bar(progress, settings.last_step) as report:
         first = next(run)
         with deferred_interrupt():
             for posterior in itertools.chain([first], run):
                 elbo = np.concatenate([record["elbo"] for record in posterior._records[-10:]] or [np.zeros(0)])
                 report(posterior._num_steps(), float(elbo[-100:].mean()) if len(elbo) else float("nan"))
-    if posterior.stopped.startswith("non-finite"):
+    if posterior.outcome is Outcome.NON_FINITE:
         warnings.warn(posterior.stopped, RuntimeWarning, stacklevel=2)
     return posterior
 
@@ -116,7 +117,7 @@ def iterate(
     hold: Posterior | None = None,
     fast_lgamma: bool = True,
 ) -> Iterator[Posterior]:
-    """The loop of `fit` as a generator: the posterior so far, once for each compiled chunk of steps.
+    """Run the loop of `fit` as a generator that yields the posterior so far, once for each compiled chunk of steps.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -126,110 +127,85 @@ def iterate(
         >>> len(posterior.history)
         20
     """
-    stops = _stops(stop)
-    gradient, draws = gradient or Auto(), draws or MonteCarlo(100)
-    _check_slots(gradient, draws)
-    run = _prepare(
-        model, data, gradient, draws, optimizer, stops,
-        batch_size=batch_size, seed=seed, start=start, hold=hold, fast_lgamma=fast_lgamma,
+    settings = checked_settings(
+        gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
+        checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
     )  # fmt: skip
+    return _iterate(model, data, settings)
+
+
+def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posterior]:
+    run = _prepare(model, data, settings)
     history: History = []
     state = run.loop.init(run.params)
-    settings: dict[str, Any] = {}
-    if checkpoint is not None:
-        # a budget may be another one when a run goes on, but not stand elsewhere among the rules
-        rules = [Budget if isinstance(rule, Budget) else rule for rule in stops]
-        chosen = {
-            "gradient": gradient, "draws": draws, "stop": rules, "batch_size": run.loop.batch_size,
-            "seed": [int(word) for word in run.key], "hold": hold is not None,
-        }  # fmt: skip
-        families = {name: latent.family for name, latent in run.loop.analysis.problem.latents.items()}
-        settings = fingerprint(
-            chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
-        )
-        earlier = load_checkpoint(checkpoint, model, settings, state)
-        if earlier is not None:
-            state, history, estimators = earlier
+    if run.checkpoint is not None:
+        saved = run.checkpoint.load(state)
+        if saved is not None:
+            state, history = saved.state, saved.history
             if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
-                loop = run.choosing.loop_for(run.choosing.choice.again(estimators))
-                run = run._replace(loop=loop, choosing=None)
-    yield from drain(run, state, history, stops, checkpoint, checkpoint_seconds, settings)
+                run = run.with_estimator(run.choosing.again(saved.estimators))
+    yield from drain(run, state, history)
 
 
-def _prepare(
-    model: AnyModel,
-    data: Any,
-    gradient: AbstractGradient | AbstractChoice,
-    draws: AbstractDraws,
-    optimizer: optax.GradientTransformation | None,
-    stops: Sequence[AbstractStop],
-    *,
-    batch_size: int | None,
-    seed: int | Array,
-    start: Posterior | None,
-    hold: Posterior | None,
-    fast_lgamma: bool,
-) -> Run:
-    if isinstance(model, Model) and batch_size is not None:
+def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
+    """Bind the model to its data, check what depends on both, and choose the estimators of the first steps."""
+    if isinstance(model, Model) and settings.batch_size is not None:
         raise ValueError(
             "batch_size needs groups to choose from: a flat Model has none. Write the model as a "
             "bbvi.HierarchicalModel with a likelihood per row"
         )
     problem, flat, groups = bind(model, data)
-    size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
-    key = seed_key(seed)
+    size = 0 if groups is None else check_batch_size(settings.batch_size, problem.num_groups)
+    key = seed_key(settings.seed)
     params = starting_params(problem, key)
-    if start is not None:
-        params = warm_start(model, params, start, "start", ("globals", "locals"))
-    if hold is not None:
+    if settings.start is not None:
+        params = warm_start(model, params, settings.start, "start", ("globals", "locals"))
+    if settings.hold is not None:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
-        params = warm_start(model, params, hold, "hold", ("globals",))
-    analysis = analyse(problem, flat, groups, fit_globals=hold is None, fast_lgamma=fast_lgamma)
+        params = warm_start(model, params, settings.hold, "hold", ("globals",))
+    analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
-        check_padding(problem, groups)
+        check_padding(problem, analysis.blankets, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
-    if isinstance(gradient, AbstractChoice):
-        first = gradient.first(Pilot(analysis, params, flat, groups, batch_size=size, key=key))
-    else:
-        first = gradient
-    first.check(draws)
-    steps = optimizer or _optimizer(first.by_latent(analysis), problem)
-    check_optimizer(steps, {name: latent.family for name, latent in problem.locals.items()})
+    choosing, estimator = None, settings.gradient
+    if isinstance(estimator, AbstractChoice):
+        choosing = Choosing(estimator, analysis, flat, groups, size, key)
+        estimator = choosing.first(params)
+    estimator.check(settings.draws)
+    optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
+    check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
 
-    def loop_for(estimator: AbstractGradient) -> Loop:
-        return compiled(analysis, flat, estimator, draws, steps, stops, batch_size=size, capacity=capacity)
+    method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity)
+
+    def loop_for(gradient: AbstractGradient) -> Loop:
+        return compiled(analysis, flat, method._replace(gradient=gradient))
 
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    choosing = Choosing(gradient, loop_for) if isinstance(gradient, AbstractChoice) else None
-    return Run(loop_for(first), params, flat, groups, key, recheck, choosing)
+    run = Run(settings, loop_for, loop_for(estimator), params, flat, groups, key, recheck, choosing)
+    return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
 
 
-def _optimizer(estimators: dict[str, AbstractGradient], problem: Problem) -> optax.GradientTransformation:
-    """Natural steps, but not for discrete latents by the score: where q all but gives up a value, F vanishes and noise rules."""
+def _checkpoint(run: Run) -> Checkpoint:
+    """Name the file of a run and what a call must share with it to go on from it."""
+    settings, problem = run.settings, run.loop.analysis.problem
+    chosen = {
+        "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
+        "batch_size": run.loop.batch_size, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
+    }  # fmt: skip
+    families = {name: latent.family for name, latent in problem.latents.items()}
+    shared = fingerprint(
+        chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
+    )
+    return Checkpoint(settings.checkpoint, settings.checkpoint_seconds, problem.model, shared)
+
+
+def _default_optimizer(estimators: dict[str, AbstractGradient], problem: Problem) -> optax.GradientTransformation:
+    """Choose `natural()`, or `adagrad(1.0)` if a discrete latent uses the score, where natural steps amplify noise.
+
+    As q gives up a value, its Fisher information vanishes, and a natural step divides noise by it.
+    """
     by_score = [name for name, gradient in estimators.items() if isinstance(gradient, Score)]
     return adagrad(1.0) if any(problem.latents[name].family.is_discrete() for name in by_score) else natural()
-
-
-def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
-    if stop is None:
-        return (Converged(), Budget(steps=50_000))
-    stops = tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
-    for rule in stops:
-        if not isinstance(rule, AbstractStop):
-            raise TypeError(
-                f"stop= takes stopping rules such as bbvi.Converged() or bbvi.Budget(steps=1000), got {rule!r}"
-            )
-    if not stops:
-        raise ValueError("stop=[] would never stop; give at least one rule")
-    return stops
-
-
-def _check_slots(gradient: Any, draws: Any) -> None:
-    if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
-        raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
-    if not isinstance(draws, AbstractDraws):
-        raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")
-    gradient.check(draws)

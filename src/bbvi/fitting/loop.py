@@ -1,6 +1,5 @@
 """Algorithms 1 and 2 as a compiled loop: draw, estimate, step, ask the stopping rules; many steps to a call."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,6 +19,17 @@ from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, run_time_true, stored
+
+
+class Method(NamedTuple):
+    """How a step is made, and how many steps a call can make at the most: its `capacity`."""
+
+    gradient: AbstractGradient
+    draws: AbstractDraws
+    optimizer: optax.GradientTransformation
+    stops: tuple[AbstractStop, ...] = ()
+    batch_size: int = 0
+    capacity: int = 1
 
 
 class State(NamedTuple):
@@ -54,22 +64,12 @@ class Prefetched(eqx.Module):
 
 
 class Loop:
-    """The step of one fit, compiled once; nothing in it depends on how many steps a call makes."""
+    """The loop of one fit, compiled once for all its calls, whatever the number of steps they make."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        gradient: AbstractGradient,
-        draws: AbstractDraws,
-        optimizer: optax.GradientTransformation,
-        stops: Sequence[AbstractStop],
-        *,
-        batch_size: int,
-        capacity: int,
-    ):
-        self.analysis, self.gradient, self.optimizer = analysis, gradient, optimizer
-        self.draws = draws.arranged(analysis.problem, analysis.blankets, gradient.num_folds(draws))
-        self.stops, self.batch_size, self.capacity = tuple(stops), batch_size, capacity
+    def __init__(self, analysis: Analysis, method: Method):
+        self.analysis = analysis
+        self.gradient, draws, self.optimizer, self.stops, self.batch_size, self.capacity = method
+        self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
         self._families: dict[str, Families] = {
             "globals": {name: latent.family for name, latent in analysis.problem.globals.items()},
             "locals": {name: latent.family for name, latent in analysis.problem.locals.items()},
@@ -82,7 +82,7 @@ class Loop:
         self._compiled = eqx.filter_jit(run, donate="all-except-first", **for_many_runs())
 
     def init(self, params: dict[str, Lambda]) -> State:
-        """The state before the first step."""
+        """Make the state before the first step."""
         fitted = self._fitted(params)
         optimizer = {
             "globals": self.optimizer.init(fitted["globals"]),
@@ -93,11 +93,11 @@ class Loop:
         return own_copy(state)
 
     def groups(self, key: Key, step: int | Array) -> Array:
-        """The batch of a step."""
+        """Draw the groups of a step's batch."""
         return draw_groups(key, step, self.analysis.problem.num_groups, self.batch_size)
 
     def run(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int):
-        """Make up to `steps` steps, fewer when a rule fires; the state, the record, and how many were made.
+        """Make up to `steps` steps, fewer when a rule fires; return the state, the record, and how many were made.
 
         The state handed in is used up.
         """
@@ -107,7 +107,7 @@ class Loop:
         return self._compiled((key, data, source, state.step + steps), state)
 
     def elbos(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int) -> np.ndarray:
-        """The ELBO at the state's lambda as each of the first `steps` steps of a run would estimate it."""
+        """Estimate the ELBO at the state's lambda as each of the first `steps` steps of a run would."""
         here, going, out = state, own_copy(state), []
         for step in range(steps):
             # the same number of draws in all steps, wherever lambda is
@@ -120,13 +120,13 @@ class Loop:
         return np.array(out)
 
     def prefetch(self, groups: Stream, key: Key, step: int, steps: int) -> Prefetched:
-        """The rows of the next steps' batches, filled up to the capacity so that shapes do not change."""
+        """Fetch the rows of the next steps' batches, filled up to the capacity so that shapes do not change."""
         rows = [groups.take(jax.device_get(self.groups(key, step + i))) for i in range(steps)]
         rows += rows[-1:] * (self.capacity - steps)
         return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
 
     def draws_key(self, key: Key, step: Array) -> Key:
-        """Where the random numbers of a step's draws begin."""
+        """Return the address at which the random numbers of a step's draws begin."""
         return fold(key, "draws", step)
 
     def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
@@ -160,7 +160,7 @@ class Loop:
         return state, record, state.step - begin
 
     def batch(self, params: dict[str, Lambda], key: Key, step: Array, source: Any, i: Array) -> Batch | None:
-        """This step's groups with their rows of data and of lambda."""
+        """Gather a step's groups with their rows of data and of lambda; None for a flat model."""
         if source is None:
             return None
         groups, counts = self.groups(key, step), None
@@ -233,9 +233,9 @@ class Loop:
         return before, after, optimizer
 
     def _broken(self, estimate: Estimate, after: dict[str, Lambda]) -> Array:
-        """The first latent, in declaration order, with a gradient or a parameter that is not finite.
+        """Number the first latent, in declaration order, with a gradient or a parameter that is not finite; -1 if all are.
 
-        One beyond the last where only the ELBO is not: a factor that reads no latent can do that.
+        One beyond the last where only the ELBO is not: a term that reads no latent can do that.
         """
         broken = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(self.analysis.problem.latents))
         for number, name in reversed(list(enumerate(self.analysis.problem.latents))):
@@ -246,7 +246,7 @@ class Loop:
 
 
 def own_copy(tree: Any) -> Any:
-    """A copy that shares no buffer with anything, nor any two of its leaves with each other."""
+    """Copy a tree, so that no leaf shares its buffer with anything, nor with another leaf."""
     return jax.tree.map(jnp.copy, tree)
 
 

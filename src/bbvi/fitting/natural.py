@@ -81,7 +81,7 @@ def _factor_axes(family: AbstractFamily, params: Params) -> int:
 
 
 def _stepper(family: AbstractFamily, eta: float, reach: float):
-    """One factor's step: what to add to its parameters, its sum of squares, and whether it could not go all the way."""
+    """Make the step of one factor: what to add to its parameters, its sum of squares, and whether it was shortened."""
 
     def step(params: Params, gradient: Params, squares: Array) -> tuple[Params, Array, Array]:
         direction = family.natural_gradient(params, gradient)
@@ -97,7 +97,7 @@ def _stepper(family: AbstractFamily, eta: float, reach: float):
 
 
 def _inside(family: AbstractFamily, params: Params, direction: Params, size: Array) -> Array:
-    """The size of the step, halved until it ends inside the domain."""
+    """Halve the size of the step until it ends inside the domain."""
 
     def outside(carry: tuple[Array, Array]) -> Array:
         size, halvings = carry

@@ -1,87 +1,63 @@
-"""How noisy estimators are at some lambda: what a choice of estimators is made by."""
+"""Repeat an estimator at a fixed lambda and see how noisy it is."""
 
-import functools
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import Analysis, row_shapes
-from bbvi.draws.draws import MonteCarlo
+from bbvi.draws.batch import Batch
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
-from bbvi.fitting.optimizers import adagrad
-from bbvi.gradients.abstract import AbstractGradient
-from bbvi.gradients.slopes import smooth_latents
-from bbvi.model.groups import AbstractGroups, Stream
-from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_one_run
+from bbvi.gradients.abstract import Estimate
+from bbvi.numerics.address import Key
 
-_REPEATS, _DRAWS = 32, 10
+Value = Callable[[Estimate, Batch | None], Any]
 
 
-class Pilot:
-    """A model, its data and a lambda at which estimators can be tried; `seen` is the noise of the steps that led there."""
+def mean_and_spread(
+    loop: Loop, params: dict[str, Lambda], key: Key, data: Any,
+    *, repeats: int, batch: Callable[[Array], Batch | None], value: Value,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Estimate the gradient `repeats` times and return the mean of `value`, and the sum of squared distances to it."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        params: dict[str, Lambda],
-        data: Any,
-        groups: AbstractGroups | None,
-        *,
-        batch_size: int,
-        key: Key,
-        seen: Mapping[str, float] | None = None,
-    ):
-        self.analysis, self._params, self._data, self._groups = analysis, params, data, groups
-        self._batch_size, self._key, self._seen = batch_size, fold(key, "pilot"), seen
+    def one(repeat: Array) -> Any:
+        own = batch(repeat)
+        estimate = loop.gradient.estimate(
+            loop.analysis, params["globals"], data, own, draws=loop.draws, key=loop.draws_key(key, repeat)
+        )
+        return value(estimate, own)
 
-    @functools.cached_property
-    def smooth(self) -> frozenset[str]:
-        """The latents that have a pathwise gradient."""
-        return smooth_latents(self.analysis, self._data, None if self._groups is None else row_shapes(self._groups))
+    def body(carry: tuple[Any, Any], repeat: Array) -> tuple[tuple[Any, Any], None]:
+        # Welford's recursion: no large sums are subtracted
+        mean, spread = carry
+        found = one(repeat)
+        new = jax.tree.map(lambda m, x: m + (x - m) / (repeat + 1), mean, found)
+        spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, found, mean, new)
+        return (new, spread), None
 
-    @property
-    def fitted(self) -> list[str]:
-        """The latents to choose for."""
-        return self.analysis.fitted(self._groups is not None)
-
-    def noise_so_far(self, names: Collection[str]) -> dict[str, float]:
-        """The variance of these latents' gradients in the steps made, as `noise` has it; without limit if not known."""
-        return {name: (self._seen or {}).get(name, math.inf) for name in names}
-
-    def noise(self, gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
-        """The variance of these latents' gradients from one draw, in units of the Fisher information."""
-        analysis = self.analysis._replace(wanted=frozenset(names))
-        loop = Loop(analysis, gradient, MonteCarlo(_DRAWS), adagrad(), (), batch_size=self._batch_size, capacity=1)
-        source: Any = self._groups
-        if isinstance(source, Stream):
-            source = loop.prefetch(source, self._key, 0, 1)
-        found = eqx.filter_jit(_variances, **for_one_run())(loop, self._params, self._key, self._data, source)
-        return {name: _DRAWS * float(value) for name, value in found.items()}
+    shapes = jax.eval_shape(one, jnp.int32(0))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))[0]
 
 
-def _variances(loop: Loop, params: dict[str, Lambda], key: Key, data: Any, source: Any) -> dict[str, Array]:
+def noise_of_latents(
+    loop: Loop, params: dict[str, Lambda], key: Key, data: Any, source: Any, repeats: int
+) -> dict[str, Array]:
+    """Measure the variance of each latent's gradient on one batch, in units of the Fisher information."""
     batch = loop.batch(params, key, jnp.int32(0), source, jnp.int32(0))
 
-    def one(repeat: Array) -> tuple[Lambda, Lambda]:
-        estimate = loop.gradient.estimate(
-            loop.analysis, params["globals"], data, batch, draws=loop.draws, key=loop.draws_key(key, repeat)
-        )
+    def gradient_and_fisher(estimate: Estimate, _: Batch | None) -> tuple[Lambda, Lambda]:
         return {**estimate.globals, **estimate.rows}, {**estimate.fisher["globals"], **estimate.fisher["rows"]}
 
-    gradients, fisher = jax.lax.map(one, jnp.arange(_REPEATS))
+    (_, fisher), (spread, _) = mean_and_spread(
+        loop, params, key, data, repeats=repeats, batch=lambda _: batch, value=gradient_and_fisher
+    )
 
-    def variance(name: str) -> Array:
-        of_latent = jax.tree.map(
-            lambda g, f: jnp.where(f.mean(0) > 0, g.var(0, ddof=1) / jnp.where(f.mean(0) > 0, f.mean(0), 1), 0).mean(),
-            gradients[name], fisher[name],
-        )  # fmt: skip
-        return sum(jax.tree.leaves(of_latent), jnp.zeros(()))
+    def ratio(squares: Array, f: Array) -> Array:
+        return jnp.where(f > 0, squares / (repeats - 1) / jnp.where(f > 0, f, 1), 0).mean()
 
-    return {name: variance(name) for name in gradients}
+    return {
+        name: sum(jax.tree.leaves(jax.tree.map(ratio, spread[name], fisher[name])), jnp.zeros(())) for name in spread
+    }

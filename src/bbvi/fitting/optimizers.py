@@ -1,4 +1,4 @@
-"""Section 4.1: step sizes. An optimiser is any optax transformation; a few are named as the paper names them.
+"""Section 4.1: step sizes. An optimiser is any optax transformation; those of the paper have its names.
 
 A transformation's `update` also gets `families=`, the family of each latent in its tree, so that a natural
 gradient is an ordinary transformation.
@@ -65,21 +65,21 @@ def _robbins_monro(eta: float, power: float, delay: float) -> optax.GradientTran
 def ascend(
     optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, params: Lambda, families: Families
 ) -> tuple[Lambda, Any]:
-    """One step up the ELBO; optax descends, so the gradient is negated here and nowhere else."""
+    """Make one step up the ELBO; optax descends, so the gradient is negated here and nowhere else."""
     descent = jax.tree.map(jnp.negative, gradient)
     updates, state = optax.with_extra_args_support(optimizer).update(descent, state, params, families=families)
     return optax.apply_updates(params, updates), state
 
 
 def init_rows(optimizer: optax.GradientTransformation, rows: Lambda) -> Any:
-    """A copy of the optimiser's state for each row, counts included."""
+    """Make a copy of the optimiser's state for each row, counts included."""
     return jax.vmap(optimizer.init)(rows) if rows else ()
 
 
 def ascend_rows(
     optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, rows: Lambda, families: Families
 ) -> tuple[Lambda, Any]:
-    """One step of each row by its own copy."""
+    """Make one step of each row by its own copy of the optimiser."""
     return jax.vmap(lambda g, s, p: ascend(optimizer, g, s, p, families))(gradient, state, rows)
 
 
@@ -116,7 +116,7 @@ def check_optimizer(optimizer: Any, locals_: Families) -> None:
 
 
 def behaviour(optimizer: optax.GradientTransformation, families: Families) -> Lambda:
-    """Where an optimiser goes under a few fixed gradients: a transformation has no other name to know it by."""
+    """Show where an optimiser goes under a few fixed gradients: a transformation has no other name to know it by."""
     generator = np.random.default_rng(0)
     params = _random(families, 1, generator)
     state = optimizer.init(params)

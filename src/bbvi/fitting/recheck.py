@@ -1,11 +1,9 @@
 """Section 3.1 during a fit: do the terms of opaque functions still read only what they were found to read?
 
-A fit goes where no random point of the start was. At fixed steps, so that a run stays the same run, a factor of q or
-two are moved between two draws from the current q.
+A fit goes where no random point of the start was. So at fixed steps, which keeps a run reproducible, one or two factors
+of q are moved between two draws from the current q.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -27,7 +25,7 @@ RECHECK_STEPS = 20
 
 
 class Recheck:
-    """The re-check of one fit."""
+    """Re-checks, for one fit, what the terms of its opaque functions read."""
 
     def __init__(self, problem: Problem, groups: AbstractGroups | None, key: Key):
         self._problem, self._groups, self._key = problem, groups, fold(key, "recheck")
@@ -64,22 +62,6 @@ class Recheck:
         drawn = {name: np.asarray(value) for name, value in self._draw(params, key, local).items()}
         base, other = ({name: value[..., i] for name, value in drawn.items()} for i in range(2))
         return base, other
-
-
-@contextlib.contextmanager
-def keeping_posterior(reached: Callable[[str], Any], steps: int, checkpoint: Any) -> Iterator[None]:
-    """Hand what was reached so far to the error of an opaque function, and say in it where that is."""
-    try:
-        yield
-    except OpaqueError as error:
-        where = f"The {steps} steps made until then are in this error's .posterior"
-        if checkpoint is not None:
-            where += f", and in {checkpoint}: the same call again goes on from there"
-        kept = OpaqueError(f"{error}. {where}")
-        kept.posterior = reached(f"an opaque function failed: {error}")
-        for note in getattr(error, "__notes__", ()):
-            kept.add_note(note)
-        raise kept from error
 
 
 def _row(tree: Any, i: int) -> Any:

@@ -3,27 +3,28 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.checkpoint import History, save_checkpoint
-from bbvi.fitting.converged import Converged
+from bbvi.fitting.checkpoint import Checkpoint, History
+from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
-from bbvi.fitting.noise import Pilot
-from bbvi.fitting.recheck import RECHECK_STEPS, Recheck, keeping_posterior
-from bbvi.fitting.stop import AbstractAveragingStop, AbstractStop, Budget
+from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
+from bbvi.fitting.settings import Settings
+from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
 from bbvi.gradients.abstract import AbstractGradient
-from bbvi.gradients.auto import AbstractChoice
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.numerics.address import Key, fold
-from bbvi.posterior.posterior import Posterior, own_lengths
+from bbvi.posterior.outcome import Outcome
+from bbvi.posterior.posterior import Posterior
+from bbvi.posterior.values import own_lengths
 
 _SECONDS_PER_CHUNK = 0.3
 _DRAWS_TO_COMPARE = 2000
@@ -32,105 +33,115 @@ _GROUPS_TO_COMPARE = 500
 
 
 class Run(NamedTuple):
-    """A fit that is ready to go."""
+    """A fit that is ready to go; `choosing` is the choice of estimators that is still to be settled."""
 
+    settings: Settings
+    loop_for: Callable[[AbstractGradient], Loop]
     loop: Loop
     params: dict[str, Lambda]
     data: Any
     groups: AbstractGroups | None
     key: Key
     recheck: Recheck | None
-    choosing: "Choosing | None" = None
+    choosing: Choosing | None
+    checkpoint: Checkpoint | None = None
 
-
-class Choosing(NamedTuple):
-    """The choice of estimators that is still to be made, and how to go on with another one."""
-
-    choice: AbstractChoice
-    loop_for: Callable[[AbstractGradient], Loop]
-
-    def settle(self, run: Run, state: State) -> Run:
-        """The same run with the estimators that were found best."""
-        loop = run.loop
-        noise = next(
-            (rule.noise(s) for rule, s in zip(loop.stops, state.stops, strict=True) if isinstance(rule, Converged)), {}
+    def with_estimator(self, gradient: AbstractGradient) -> "Run":
+        """Go on with this estimator, which is not chosen again."""
+        return self._replace(
+            loop=self.loop if gradient is self.loop.gradient else self.loop_for(gradient), choosing=None
         )
-        # where the number of draws changes, the noise of one draw cannot be told from that of the steps
-        seen = {name: loop.draws.num * value for name, value in noise.items() if state.draws is None}
-        pilot = Pilot(
-            loop.analysis, state.params, run.data, run.groups,
-            batch_size=loop.batch_size, key=run.key, seen=seen,
-        )  # fmt: skip
-        settled = self.choice.settled(pilot, loop.gradient)
-        return run._replace(loop=loop if settled is loop.gradient else self.loop_for(settled), choosing=None)
 
 
-def limits(stops: Sequence[AbstractStop]) -> tuple[int | None, float | None]:
-    budgets = [rule for rule in stops if isinstance(rule, Budget)]
-    steps = [rule.steps for rule in budgets if rule.steps is not None]
-    seconds = [rule.seconds for rule in budgets if rule.seconds is not None]
-    return min(steps, default=None), min(seconds, default=None)
+class End(NamedTuple):
+    """How a fit ended, in words too, and the number of the rule that ended it."""
+
+    outcome: Outcome
+    words: str
+    rule: int = -1
 
 
-def drain(
-    run: Run,
-    state: State,
-    history: History,
-    stops: Sequence[AbstractStop],
-    checkpoint: Any,
-    checkpoint_seconds: float,
-    settings: dict[str, Any],
-) -> Iterator[Posterior]:
+_INTERRUPTED = End(Outcome.INTERRUPTED, Outcome.INTERRUPTED.value)
+_RUNNING = End(Outcome.RUNNING, Outcome.RUNNING.value)
+
+
+def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
     """Run chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
-    limit, seconds = limits(stops)
     began = saved = time.monotonic()
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
-    steps, first, stopped = 1, True, _why(run, state, stops, limit, seconds, began)
-    while not stopped:
+    steps, first, end = 1, True, _end(run, state, began)
+    while end is None:
         with deferred_interrupt() as interrupt:
             if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
                 try:
-                    run, first = run.choosing.settle(run, state), True
+                    seen = noise_so_far(run.loop, state)
+                    run = run.with_estimator(run.choosing.settled(state.params, run.loop.gradient, seen))
+                    first = True
                 except KeyboardInterrupt:
                     interrupt.set()
                 if interrupt.is_set():
-                    stopped = "interrupted"
+                    end = _INTERRUPTED
                     break
             before = time.monotonic()
-            state, arrays = _chunk(run, state, min(steps, _most_steps(run, state, limit)))
+            state, arrays = _chunk(run, state, min(steps, _most_steps(run, state)))
             took, count = time.monotonic() - before, len(arrays["elbo"])
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
             try:
-                if run.recheck is not None:
-                    _after_opaque(run, state, _good_steps(history, state), checkpoint, settings)
-                if int(state.broken) >= 0 and int(state.step) == 0:
-                    _explain_start(run)
-                if checkpoint is not None and int(state.broken) < 0 and time.monotonic() - saved >= checkpoint_seconds:
-                    save_checkpoint(
-                        checkpoint, run.loop.analysis.problem.model, settings, state, history, _estimators(run)
-                    )
-                    saved = time.monotonic()
+                saved = _after_chunk(run, state, history, saved)
             except KeyboardInterrupt:
                 interrupt.set()
         # the first call compiled: its time says nothing
         steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
         first = False
-        stopped = _why(run, state, stops, limit, seconds, began) or ("interrupted" if interrupt.is_set() else "")
-        if not stopped:
+        end = _end(run, state, began) or (_INTERRUPTED if interrupt.is_set() else None)
+        if end is None:
             try:
-                yield _posterior(run, own_copy(state.params), history, False, "still running")
+                yield _posterior(run, own_copy(state.params), history, _RUNNING)
             except KeyboardInterrupt:
-                stopped = "interrupted"
-    if checkpoint is not None and int(state.broken) < 0:
-        save_checkpoint(checkpoint, run.loop.analysis.problem.model, settings, state, history, _estimators(run))
-    fired = int(state.fired)
-    converged = fired >= 0 and stops[fired].means_converged
+                end = _INTERRUPTED
     params = state.params
-    if converged:
-        with _keeping_posterior(run, state, history, checkpoint):
-            params = _final_params(run, state, stops[fired], state.stops[fired])
-    yield _posterior(run, params, history, converged, stopped)
+    if int(state.broken) < 0:
+        _save(run, state, history, end.outcome)
+    if end.outcome is Outcome.CONVERGED:
+        with _keeping_posterior(run, state, history):
+            params = _final_params(run, state, end.rule)
+    yield _posterior(run, params, history, end)
+
+
+def _end(run: Run, state: State, began: float) -> End | None:
+    """Find out why the fit has to stop now; None if it goes on."""
+    if int(state.broken) >= 0:
+        names = [f"gradient of {name!r}" for name in run.loop.analysis.problem.latents]
+        what = [*names, "ELBO"][int(state.broken)]
+        return End(
+            Outcome.NON_FINITE,
+            f"non-finite {what} at step {int(state.step) + 1}; lambda is that of the last good step. "
+            "Check the log joint for values that can overflow or leave p's support, or take smaller steps",
+        )
+    elapsed = Elapsed(int(state.step), time.monotonic() - began)
+    for number, rule in enumerate(run.settings.stops):
+        if number == int(state.fired) or (int(state.fired) < 0 and rule.on_host(elapsed)):
+            return End(rule.outcome, repr(rule), number)
+    return None
+
+
+def _after_chunk(run: Run, state: State, history: History, saved: float) -> float:
+    """Look at what only the host can see, write a checkpoint if it is time, and return when the last one was written."""
+    good = int(state.broken) < 0
+    if run.recheck is not None:
+        _after_opaque(run, state, history if good else _without_last_step(history))
+    if not good and int(state.step) == 0:
+        _explain_start(run)
+    if good and run.checkpoint is not None and time.monotonic() - saved >= run.checkpoint.seconds:
+        _save(run, state, history, Outcome.RUNNING)
+        return time.monotonic()
+    return saved
+
+
+def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:
+    if run.checkpoint is not None:
+        run.checkpoint.save(state, history, _estimators(run), outcome)
 
 
 def _estimators(run: Run) -> dict[str, str]:
@@ -138,52 +149,58 @@ def _estimators(run: Run) -> dict[str, str]:
 
 
 def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
-    """The state after up to `steps` steps, and the record of those that were made."""
+    """Make up to `steps` steps; return the state after them and the record of those that were made."""
     state, record, made = run.loop.run(state, run.key, run.data, run.groups, steps)
     count = int(made) + (int(state.broken) >= 0)
     return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
 
 
-def _most_steps(run: Run, state: State, limit: int | None) -> int:
-    """How many steps may follow before something has to be looked at."""
-    most = run.loop.capacity if limit is None else min(run.loop.capacity, limit - int(state.step))
+def _most_steps(run: Run, state: State) -> int:
+    """Return how many steps may follow before something has to be looked at."""
+    step, last = int(state.step), run.settings.last_step
+    most = run.loop.capacity if last is None else min(run.loop.capacity, last - step)
     if run.choosing is not None:
-        most = min(most, run.choosing.choice.pilot_steps - int(state.step))
-    return most if run.recheck is None else min(most, RECHECK_STEPS - int(state.step) % RECHECK_STEPS)
+        most = min(most, run.choosing.choice.pilot_steps - step)
+    return most if run.recheck is None else min(most, RECHECK_STEPS - step % RECHECK_STEPS)
 
 
-def _after_opaque(run: Run, state: State, history: History, checkpoint: Any, settings: dict[str, Any]) -> None:
+def _after_opaque(run: Run, state: State, history: History) -> None:
     """Raise if an opaque function failed, with the last good step in the checkpoint; re-check what its terms read."""
     assert run.recheck is not None
-    problem = run.loop.analysis.problem
-    with _keeping_posterior(run, state, history, checkpoint):
+    with _keeping_posterior(run, state, history):
         try:
-            problem.raise_failure()
+            run.loop.analysis.problem.raise_failure()
         except OpaqueError:
-            if checkpoint is not None:
-                good = state._replace(broken=jnp.int32(-1))
-                save_checkpoint(checkpoint, problem.model, settings, good, history, _estimators(run))
+            _save(run, state._replace(broken=jnp.int32(-1)), history, Outcome.OPAQUE_FAILED)
             raise
         if int(state.broken) < 0 and int(state.step) % RECHECK_STEPS == 0:
             run.recheck(state.params, int(state.step))
 
 
-def _good_steps(history: History, state: State) -> History:
-    """The history without a last step that failed."""
+def _without_last_step(history: History) -> History:
     *earlier, last = history
-    good = len(last["elbo"]) - (int(state.broken) >= 0)
-    return [*earlier, {name: column[:good] for name, column in last.items()}] if good else earlier
+    return [*earlier, {name: column[:-1] for name, column in last.items()}] if len(last["elbo"]) > 1 else earlier
 
 
-def _keeping_posterior(run: Run, state: State, history: History, checkpoint: Any) -> contextlib.AbstractContextManager:
-    def reached(why: str) -> Posterior:
-        return _posterior(run, own_copy(state.params), history, False, why)
-
-    return keeping_posterior(reached, int(state.step), checkpoint)
+@contextlib.contextmanager
+def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[None]:
+    """Hand what was reached so far to the error of an opaque function, and say in it where that is."""
+    try:
+        yield
+    except OpaqueError as error:
+        where = f"The {int(state.step)} steps made until then are in this error's .posterior"
+        if run.checkpoint is not None:
+            where += f", and in {run.checkpoint.path}: the same call again goes on from there"
+        kept = OpaqueError(f"{error}. {where}")
+        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
+        kept.posterior = _posterior(run, own_copy(state.params), history, end)
+        for note in getattr(error, "__notes__", ()):
+            kept.add_note(note)
+        raise kept from error
 
 
 def _explain_start(run: Run) -> None:
-    """The very first step failed: say which term is to blame, if a term is."""
+    """Say which term is to blame for a very first step that failed, if a term is."""
     step = jnp.int32(0)
     source: Any = run.groups
     if isinstance(run.groups, Stream):
@@ -199,37 +216,15 @@ def _next_length(steps: int, took: float, made: int) -> int:
     return max(1, min(10 * steps, int(_SECONDS_PER_CHUNK * made / max(took, 1e-6))))
 
 
-def _why(
-    run: Run, state: State, stops: Sequence[AbstractStop], limit: int | None, seconds: float | None, began: float
-) -> str:
-    """Why the fit has to stop now; empty if it goes on."""
-    if int(state.broken) >= 0:
-        names = [f"gradient of {name!r}" for name in run.loop.analysis.problem.latents]
-        what = [*names, "ELBO"][int(state.broken)]
-        return (
-            f"non-finite {what} at step {int(state.step) + 1}; lambda is that of the last good step. "
-            "Check the log joint for values that can overflow or leave p's support, or take smaller steps"
-        )
-    if int(state.fired) >= 0:
-        return repr(stops[int(state.fired)])
-    for rule in stops:
-        if isinstance(rule, Budget) and (
-            (rule.steps is not None and rule.steps == limit and int(state.step) >= limit)
-            or (rule.seconds is not None and time.monotonic() - began >= rule.seconds)
-        ):
-            return repr(rule)
-    return ""
-
-
-def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -> dict[str, Lambda]:
-    """The average of late iterates if the rule has one, unless its ELBO on common draws is clearly below the last one's."""
-    if not isinstance(rule, AbstractAveragingStop):
-        return state.params
-    fitted = {"globals": state.params["globals"], "locals": state.params["locals"]}
-    average = rule.average(rule_state, fitted)
-    if not run.loop.analysis.fit_globals:
-        average["globals"] = state.params["globals"]
+def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
+    """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
     loop = run.loop
+    fitted = {"globals": state.params["globals"], "locals": state.params["locals"]}
+    average = run.settings.stops[number].average(state.stops[number], fitted)
+    if average is None:
+        return state.params
+    if not loop.analysis.fit_globals:
+        average["globals"] = state.params["globals"]
     steps = max(_STEPS_TO_COMPARE, math.ceil(_DRAWS_TO_COMPARE / loop.draws.num))
     if run.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(run.groups)) / loop.batch_size))
@@ -243,8 +238,8 @@ def _final_params(run: Run, state: State, rule: AbstractStop, rule_state: Any) -
     return average if gain.mean() > -2 * error else state.params
 
 
-def _posterior(run: Run, params: Any, history: History, converged: bool, stopped: str) -> Posterior:
+def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:
     return Posterior(
         run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
-        history=history, converged=converged, stopped=stopped, estimators=_estimators(run),
+        history=history, outcome=end.outcome, stopped=end.words, estimators=_estimators(run),
     )  # fmt: skip

@@ -1,6 +1,5 @@
 """Algorithm 1, "until": rules that say when to stop."""
 
-from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -10,40 +9,82 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from bbvi.gradients.abstract import Estimate
+from bbvi.posterior.outcome import Outcome
 
 #: {"globals": lambda of the globals, "rows": rows of lambda of the batch}, without what is held
 Moved = dict[str, Any]
 
 
 class Info(NamedTuple):
-    """What a stopping rule may look at besides lambda: this step's estimate and batch."""
+    """What `AbstractStop.update` sees besides lambda: this step's estimate and batch."""
 
     estimate: Estimate
     groups: Array | None
     num_groups: int
 
 
+class Elapsed(NamedTuple):
+    """What `AbstractStop.on_host` sees: the steps of the run so far, and the seconds since this call began."""
+
+    step: int
+    seconds: float
+
+
 class AbstractStop(eqx.Module):
-    """A stopping rule, run inside the compiled loop after every step."""
+    """A stopping rule: override `update` to decide from numbers of each step, `on_host` to decide outside the device.
 
-    #: whether firing means that the fit has converged
-    means_converged: ClassVar[bool] = True
+    `init` and `update` are compiled into the loop and run after every step. `on_host` is plain Python, asked before the
+    first step and then once for each compiled chunk of steps, about three times a second: there a rule may read a clock
+    or a file. The other methods have defaults that suit most rules. Fields should be hashable, so that a compiled loop
+    can be used again.
 
-    @abstractmethod
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> class ElboAbove(AbstractStop):
+        ...     level: float
+        ...     def update(self, state, before, after, info):
+        ...         return state, info.estimate.elbo > self.level
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> bbvi.fit(model, stop=ElboAbove(-0.01)).stopped
+        'ElboAbove(level=-0.01)'
+    """
+
+    #: how a fit ended that this rule stopped; only `Outcome.CONVERGED` makes `posterior.converged` true
+    outcome: ClassVar[Outcome] = Outcome.CONVERGED
+
     def init(self, params: Any) -> Any:
-        """State before the first step; `params` has all rows of the locals."""
+        """Make the state before the first step, a tree of arrays; `params` has all rows of the locals."""
+        return None
 
-    @abstractmethod
     def update(self, state: Any, before: Moved, after: Moved, info: Info) -> tuple[Any, Bool[Array, ""]]:
-        """New state, and whether to stop now. It sees the globals and the batch's rows, never all groups."""
+        """Return the new state and whether to stop now, given lambda before and after a step.
 
+        Compiled, so it must be JAX code. It sees the globals and the batch's rows, never all groups.
+        """
+        return state, jnp.bool_(False)
 
-class AbstractAveragingStop(AbstractStop):
-    """A stopping rule that also proposes an average of late iterates."""
+    def on_host(self, elapsed: Elapsed) -> bool:
+        """Return whether to stop now, from what the host knows."""
+        return False
 
-    @abstractmethod
+    def last_step(self) -> int | None:
+        """Return the step beyond which no chunk may go and at which the progress bar ends, if there is one."""
+        return None
+
+    def identity(self) -> Any:
+        """Return what must be equal for a run to go on from a checkpoint and for a compiled loop to be used again.
+
+        A rule leaves out here what `update` does not read and what may be another number when a run goes on.
+        """
+        return self
+
     def average(self, state: Any, params: Any) -> Any:
-        """The average, in the structure of `params`, all rows included."""
+        """Propose an average of late iterates to return when this rule fires, shaped as `params`; None for none."""
+        return None
+
+    def noise(self, state: Any) -> dict[str, float]:
+        """Return the variance of each latent's gradient over the last steps, in units of F, as far as it is known."""
+        return {}
 
 
 class ParameterChange(AbstractStop):
@@ -61,9 +102,6 @@ class ParameterChange(AbstractStop):
         if not (isinstance(self.tolerance, (int, float)) and self.tolerance > 0):
             raise ValueError(f"ParameterChange: tolerance must be a positive number, got {self.tolerance!r}")
 
-    def init(self, params):
-        return None
-
     def update(self, state, before, after, info):
         moved = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), before, after)
         return state, jnp.max(jnp.stack(jax.tree.leaves(moved))) < self.tolerance
@@ -74,11 +112,11 @@ class Budget(AbstractStop):
 
     Examples:
         >>> import bbvi
-        >>> bbvi.Budget(steps=500).means_converged
-        False
+        >>> bbvi.Budget(steps=500).outcome
+        <Outcome.BUDGET: 'budget'>
     """
 
-    means_converged: ClassVar[bool] = False
+    outcome: ClassVar[Outcome] = Outcome.BUDGET
     steps: int | None = None
     seconds: float | None = None
 
@@ -90,9 +128,14 @@ class Budget(AbstractStop):
         if self.seconds is not None and not self.seconds >= 0:
             raise ValueError(f"Budget: seconds must be 0 or more, got {self.seconds}")
 
-    def init(self, params):
-        return None
+    def on_host(self, elapsed):
+        return (self.steps is not None and elapsed.step >= self.steps) or (
+            self.seconds is not None and elapsed.seconds >= self.seconds
+        )
 
-    def update(self, state, before, after, info):
-        # steps and seconds are counted outside the compiled loop, which is the same for all budgets
-        return state, jnp.bool_(False)
+    def last_step(self):
+        return self.steps
+
+    def identity(self):
+        # the compiled loop is the same for all budgets, and a run may go on with a larger one
+        return Budget

@@ -14,7 +14,7 @@ _noting: list[threading.Event] = []
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[threading.Event]:
-    """Note a first Ctrl-C in the event instead of raising it; a second one raises. Inside another one, share its event.
+    """Note a first Ctrl-C in the event that is yielded instead of raising it; a second one raises. Nested uses share one event.
 
     Off the main thread, or where the program handles Ctrl-C itself, nothing changes.
     """
@@ -60,18 +60,14 @@ class _Rate(ProgressColumn):
     """Steps per second."""
 
     def render(self, task: Task) -> Text:
-        return Text(
-            ""
-            if task.speed is None
-            else f"{task.speed:,.0f} steps/s"
-            if task.speed >= 10
-            else f"{task.speed:.2g} steps/s"
-        )
+        if task.speed is None:
+            return Text("")
+        return Text(f"{task.speed:,.0f} steps/s" if task.speed >= 10 else f"{task.speed:.2g} steps/s")
 
 
 @contextlib.contextmanager
 def progress_bar(wanted: bool | None, total: int | None, *, shown: str = "ELBO") -> Iterator[Report]:
-    """Yield a function that shows a step number and an ELBO, or what else is `shown`; silent where no bar is wanted."""
+    """Yield a function that shows a step number and an ELBO (or what `shown` names); it is silent if no bar is wanted."""
     console = Console(stderr=True)
     if wanted is False or not (console.is_terminal or console.is_jupyter):
         yield lambda step, elbo: None

@@ -14,7 +14,7 @@ from bbvi.numerics.address import Key
 
 
 class Estimate(NamedTuple):
-    """A noisy gradient, of the globals and of the batch's rows (without N/B), and what was seen on the way.
+    """A noisy gradient with respect to the globals and the batch's rows (without N/B), with its ELBO and diagnostics.
 
     `fisher` is the mean squared score of each, `{"globals": ..., "rows": ...}`; `buffers` is memory for the next one.
     """
@@ -29,30 +29,30 @@ class Estimate(NamedTuple):
 
 
 class AbstractGradient(eqx.Module):
-    """An estimator of the gradient of the ELBO."""
+    """An estimator of the gradient of the ELBO; subclasses define `check` and `estimate`."""
 
     @abstractmethod
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with."""
 
     def by_latent(self, analysis: Analysis) -> dict[str, "AbstractGradient"]:
-        """The estimator of each latent."""
+        """Map each latent to its estimator."""
         return {name: self for name in analysis.fitted(with_groups=True)}
 
     def named(self, analysis: Analysis) -> dict[str, str]:
-        """The same in words."""
+        """Map each latent to its estimator's name."""
         return {name: repr(gradient) for name, gradient in self.by_latent(analysis).items()}
 
     def evaluations(self, analysis: Analysis) -> int:
-        """How many evaluations of log p a draw costs, counted."""
+        """Count the evaluations of log p that one draw costs."""
         return 1
 
     def num_folds(self, draws: AbstractDraws) -> int:
-        """Into how many folds the samples are cut."""
+        """Tell into how many folds the samples are cut."""
         return 1
 
     def buffers(self, analysis: Analysis, params: Lambda, batch: Batch | None, draws: AbstractDraws) -> Any:
-        """Memory that estimates hand on, from one to the next."""
+        """Make the memory that estimates hand on from one to the next."""
         return None
 
     @abstractmethod

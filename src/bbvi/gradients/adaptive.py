@@ -1,4 +1,4 @@
-"""As many draws as the gradient needs: the norm test of Byrd, Chin, Nocedal and Wu 2012.
+"""Choose the number of draws by the norm test of Byrd, Chin, Nocedal and Wu 2012.
 
 With g the gradient of a step, v its variance from one draw and S draws, noise does not hide the way as long as
 v / S <= |g|**2, both in the Fisher metric, sum g**2 / F. Every few steps make two independent estimates g1 and g2 and take
@@ -61,7 +61,7 @@ class AdaptiveDraws(AbstractDraws):
 
     @property
     def levels(self) -> tuple[MonteCarlo, ...]:
-        """The draws among which each step has its own."""
+        """The numbers of draws among which a step chooses."""
         nums = [self.num]
         while nums[-1] < self.most:
             nums.append(min(_FACTOR * nums[-1], self.most))
@@ -105,7 +105,7 @@ class AdaptiveDraws(AbstractDraws):
 
 
 def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, noise: Array) -> Measured:
-    """What is known after one more measurement, and the level by it: at the most one up or down."""
+    """Add one more measurement, and move the level of draws by at most one."""
     signal, noise = _KEPT * state.signal + signal, _KEPT * state.noise + noise
 
     def enough(noise: Array) -> Array:
@@ -117,7 +117,7 @@ def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, nois
 
 
 def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
-    """|g|**2 and v by two independent estimates from `num` draws each."""
+    """Measure |g|**2 and v by two independent estimates from `num` draws each."""
     signal, noise = jnp.zeros(()), jnp.zeros(())
     for where, of_latents in one.fisher.items():
         fisher = jax.tree.leaves(jax.tree.map(lambda a, b: (a + b) / 2, of_latents, other.fisher[where]))
@@ -129,7 +129,7 @@ def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
 
 
 def _mean(one: Estimate, other: Estimate, are_two: Array) -> Estimate:
-    """The mean of two estimates, or the one that there is, twice."""
+    """Average two estimates, or return the only one."""
     mean = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
     error, floored = jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.floored + other.floored
     return mean._replace(

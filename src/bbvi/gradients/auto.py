@@ -1,4 +1,4 @@
-"""Which estimator for which latent: by what is valid, and by variance times cost, measured in a short pilot.
+"""Choose an estimator for each latent: by what is valid, and by variance times cost, measured in a short pilot.
 
 A latent with few values is summed out. One that is drawn along a smooth path into a log joint that does not jump may
 take the pathwise gradient; values of log p alone do for all others. The first steps of a fit are the pilot. Where the
@@ -6,9 +6,12 @@ pathwise gradient is found noisy there, the score function is tried at the lambd
 smaller product of measured variance and counted evaluations of log p is taken.
 """
 
+import dataclasses
+import functools
+import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 
@@ -19,38 +22,54 @@ from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
+from bbvi.gradients.slopes import smooth_latents
+from bbvi.model.groups import AbstractGroups
 
-#: latents with few values are summed out if no factor of log p is evaluated more often than this for a draw
+#: latents with few values are summed out if no term of log p is evaluated more often than this for a draw
 _MOST_EVALUATIONS = 256
 #: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
 _QUIET = 5.0
 
 
-class Pilot(Protocol):
-    """What a choice may look at: the latents that are fitted, which of them are smooth, the noise of an estimator."""
+@dataclasses.dataclass(frozen=True)
+class Pilot:
+    """What a choice may look at: a model and its data, and how noisy estimators are at the lambda reached so far.
+
+    `noise(gradient, names)` measures the variance of these latents' gradients from one draw, in units of the Fisher
+    information; `seen` has the same of the steps made so far, for the latents of which it is known.
+    """
 
     analysis: Analysis
+    data: Any
+    groups: AbstractGroups | None
+    noise: Callable[[AbstractGradient, Collection[str]], Mapping[str, float]]
+    seen: Mapping[str, float]
 
     @property
     def fitted(self) -> list[str]:
         """The latents to choose for."""
+        return self.analysis.fitted(self.groups is not None)
 
-    @property
+    @functools.cached_property
     def smooth(self) -> frozenset[str]:
         """The latents that have a pathwise gradient."""
-
-    def noise_so_far(self, names: Collection[str]) -> Mapping[str, float]:
-        """The variance of these latents' gradients in the steps made, as `noise` has it."""
-
-    def noise(self, gradient: AbstractGradient, names: Collection[str]) -> Mapping[str, float]:
-        """The variance of these latents' gradients from one draw, in units of the Fisher information."""
+        return smooth_latents(self.analysis)
 
 
 class AbstractChoice(eqx.Module):
-    """A rule that chooses estimators, once for the first steps of a fit and once after them."""
+    """A rule that chooses the estimators of a fit: for its first steps, and for all others by how the first went.
+
+    A fit calls `check` before anything else, `first` before its first step, and `settled` once, after `pilot_steps`. Both
+    return one estimator for all latents, such as a `Mixed` of `candidates`; what it returns must follow from the pilot
+    alone, so that the same call is the same run.
+    """
 
     #: how many steps the first choice makes: another estimator takes about as long to compile, and most fits end before
     pilot_steps: ClassVar[int] = 1000
+
+    @abstractmethod
+    def candidates(self) -> Sequence[AbstractGradient]:
+        """Return all estimators that may be chosen for a latent, by which a checkpoint finds them again."""
 
     @abstractmethod
     def check(self, draws: AbstractDraws) -> None:
@@ -58,19 +77,15 @@ class AbstractChoice(eqx.Module):
 
     @abstractmethod
     def first(self, pilot: Pilot) -> AbstractGradient:
-        """The estimator of the first steps, by what is valid."""
-
-    @abstractmethod
-    def again(self, estimators: Mapping[str, str]) -> AbstractGradient:
-        """The estimator that is called so by `AbstractGradient.named`."""
+        """Choose the estimator of the first steps, by what is valid."""
 
     @abstractmethod
     def settled(self, pilot: Pilot, first: AbstractGradient) -> AbstractGradient:
-        """The estimator of all other steps; the same object if the first choice was right."""
+        """Choose the estimator of all other steps; return `first` itself if it was the right one."""
 
 
 class Auto(AbstractChoice):
-    """The best valid estimator for each latent, by variance times cost, measured after the first steps.
+    """Choose the best valid estimator for each latent, by variance times cost, measured after the first steps.
 
     Latents with few values are summed out, those with smooth draws and a log joint that does not jump in them may
     follow their paths, and all others take the score function. `posterior.estimators` and
@@ -83,6 +98,9 @@ class Auto(AbstractChoice):
         {'mu': 'Pathwise()'}
     """
 
+    def candidates(self):
+        return LocalExpectation(), Pathwise(), Score()
+
     def check(self, draws):
         Score().check(draws)
 
@@ -94,20 +112,16 @@ class Auto(AbstractChoice):
 
         return Mixed(tuple((name, best(name)) for name in pilot.fitted))
 
-    def again(self, estimators):
-        known = {repr(gradient): gradient for gradient in (LocalExpectation(), Pathwise(), Score())}
-        return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
-
     def settled(self, pilot, first):
         smooth = [name for name, gradient in first.choice if gradient == Pathwise()]
-        along = pilot.noise_so_far(smooth)
+        along = {name: pilot.seen.get(name, math.inf) for name in smooth}
         noisy = [name for name in smooth if along[name] > _QUIET]
         if not noisy:
             return first
         by_score = pilot.noise(Score(), noisy)
 
         def better(names: Collection[str], along: Mapping[str, float]) -> list[str]:
-            """Where the score has the smaller product of variance and cost, a draw itself counted as one evaluation."""
+            """Return where the score has the smaller product of variance and cost; a draw itself counts as one evaluation."""
             cost = {gradient: 1 + gradient.evaluations(pilot.analysis) for gradient in (Score(), Pathwise())}
             return [name for name in names if by_score[name] * cost[Score()] < along[name] * cost[Pathwise()]]
 
@@ -121,7 +135,7 @@ class Auto(AbstractChoice):
 
 
 def _few_valued(pilot: Pilot) -> list[str]:
-    """The latents that can be summed out at a bearable cost."""
+    """Return the latents that can be summed out at a bearable cost."""
     latents = pilot.analysis.problem.latents
     few = [name for name in pilot.fitted if latents[name].family.support_values() is not None]
     if not few or pilot.analysis.problem.opaque:

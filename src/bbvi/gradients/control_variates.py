@@ -190,7 +190,7 @@ class LeaveOneOut(AbstractControlVariate):
 
 
 def times_score(weight: Weight, score: Scores) -> Scores:
-    """f = weight * h, in every parameter."""
+    """Multiply each score h by the weight: f = weight * h, in every parameter."""
     return {name: _insert(weight, h) * h for name, h in score.items()}
 
 
@@ -222,20 +222,20 @@ def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
 
 
 def _over_parameters(one: dict[str, Array], other: dict[str, Array] | None, ndim: int) -> Array:
-    """The sum over a factor's parameters of `one`, times `other` if there is one."""
+    """Sum `one`, times `other` if given, over a factor's parameters."""
     products = {name: leaf if other is None else leaf * other[name] for name, leaf in one.items()}
     parts = [leaf.sum(tuple(range(ndim, leaf.ndim))) for leaf in products.values()]
     return sum(parts[1:], parts[0])
 
 
 def _others(folds: Array) -> Array:
-    """For each fold, on the first axis, the sum of the others, without subtracting."""
+    """Sum, for each fold on the first axis, the other folds, without subtracting."""
     num = folds.shape[0]
     return jnp.tensordot(1 - jnp.eye(num, dtype=folds.dtype), folds, axes=1, precision="highest")
 
 
 def _sum_of_others(values: Array, largest: Array) -> Array:
-    """For each sample the sum of the others; the largest is left out of the sum, not subtracted, for accuracy."""
+    """Sum, for each sample, the others; the largest is left out of the sum, not subtracted, for accuracy."""
     without = jnp.where(largest, 0, values).sum(-1, keepdims=True)
     return jnp.where(largest, without, values.sum(-1, keepdims=True) - values)
 

@@ -89,7 +89,7 @@ def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -
     beta, logs = layout.global_values(u, samples)
 
     def prior_at(beta: Arrays, logs: Arrays) -> Terms:
-        return blankets.prior_factors(beta, data, len(samples), logs)
+        return blankets.prior_terms(beta, data, len(samples), logs)
 
     prior = materialise(layout.on, prior_at, beta, logs)
     sums = materialise(layout.on, lambda terms: blankets.sums(blankets.prior, terms), prior)

@@ -1,4 +1,4 @@
-"""The values of latents that have few, in all parts of log p: that which no group owns, and that of a batch of groups."""
+"""Evaluate log p_i at all values of latents that have few, in the prior and in a batch of groups."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 class EveryValue:
-    """Each log p_i of some latents at all values of z_i."""
+    """Evaluate log p_i of some latents at all values of z_i."""
 
     def __init__(self, analysis: Analysis, data: Any, names: Iterable[str], *, joint: bool):
         self._analysis, self._data = analysis, data
@@ -88,7 +88,7 @@ class EveryValue:
 
     @property
     def num_evaluations(self) -> int:
-        """For one draw, no factor of log p is evaluated more often than this."""
+        """The most evaluations of any term of log p for one draw."""
         found = [(self._of_prior, self._prior), *((self._of_groups, plan) for plan in self._groups.values())]
         return max(plan.num_jointly if strategy.joint else plan.num_one_by_one for strategy, plan in found)
 
@@ -128,11 +128,11 @@ class EveryValue:
         blankets, problem, on = self._analysis.blankets, self._analysis.problem, run_time_true(at.key)
         now = _first(at) if self._of_prior.exact else at
 
-        def factors(moved: Draws, wanted: Any) -> Terms:
+        def terms(moved: Draws, wanted: Any) -> Terms:
             values, logs = model_values(problem.globals, moved, on)
 
             def some(beta: Draws, logs: Draws) -> Terms:
-                made = blankets.prior_factors(beta, self._data, len(now.samples), logs)
+                made = blankets.prior_terms(beta, self._data, len(now.samples), logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
 
             return materialise(on, some, now.beta | values, now.logs | logs)
@@ -140,11 +140,11 @@ class EveryValue:
         def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
             return {name: _log_p(blankets.prior, problem, name, terms) for name in names}
 
-        part = Part(factors, log_p, lambda names: _reading(names, blankets.prior, {}))
+        part = Part(terms, log_p, lambda names: _reading(names, blankets.prior, {}))
         return self._summed(part, self._prior, self._of_prior, at, at.u, tables)
 
     def _block(self, at: Point, tables: Totals, bucket: Bucket, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
-        """Some groups: their part of log p and the sums of globals; the sums of their locals."""
+        """Evaluate some groups: their part of log p and the sums of globals, and the sums of their locals."""
         groups, rows, _, u = taken
         problem, blankets, on = self._analysis.problem, bucket.blankets, run_time_true(at.key)
         now = _first(at) if self._of_groups.exact else at
@@ -156,7 +156,7 @@ class EveryValue:
         z |= jax.vmap(lambda group: problem.call_site(fold(at.key, group), now.samples, group))(groups)
         indices = jax.vmap(blankets.indices)(rows)
 
-        def factors(moved: Draws, wanted: Any) -> Terms:
+        def terms(moved: Draws, wanted: Any) -> Terms:
             shared = {name: x for name, x in moved.items() if name in problem.globals}
             values, logs = model_values(problem.globals, shared, on)
             own_values, more = _values_of_groups(
@@ -165,7 +165,7 @@ class EveryValue:
 
             def some(beta: Draws, logs: Draws, z: Draws, own_logs: Draws) -> Terms:
                 def one(row: Any, z: Draws, own: Draws) -> Terms:
-                    return blankets.group_factors(beta, z, row, num, {**logs, **own})
+                    return blankets.group_terms(beta, z, row, num, {**logs, **own})
 
                 made = jax.vmap(one)(rows, z, own_logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
@@ -184,7 +184,7 @@ class EveryValue:
                     )
             return found
 
-        part = Part(factors, log_p, lambda names: _reading(names, blankets.group, blankets.look_ups))
+        part = Part(terms, log_p, lambda names: _reading(names, blankets.group, blankets.look_ups))
         own = {name: leaf for name, leaf in u.items() if name in self.supports}
         all_tables = tables | own if self._of_groups.joint else tables
         samples, totals = self._summed(part, self._groups[bucket.problem], self._of_groups, at, at.u | own, all_tables)
@@ -194,7 +194,7 @@ class EveryValue:
     def _summed(
         self, part: Part, plan: Plan, strategy: Strategy, at: Point, u: Draws, tables: Totals
     ) -> tuple[Float[Array, " samples"], Totals]:
-        """Samples of a part of log p, and the sums over all samples of its latents; of locals one by one without q_i(k)."""
+        """Sum a part of log p over the values of its latents; of locals one by one, without the factor q_i(k)."""
         supports = {name: jnp.asarray(self.supports[name]) for name in plan.sizes}
         if not strategy.joint:
             samples, totals = one_by_one(part, plan, supports, u, at.counts)
@@ -210,13 +210,13 @@ class EveryValue:
 
 
 def _first(at: Point) -> Point:
-    """The first sample alone."""
+    """Keep the first sample alone."""
     u, beta, logs = jax.tree.map(lambda leaf: leaf[..., :1], (at.u, at.beta, at.logs))
     return Point(at.key, at.samples[:1], None, u, beta, logs)
 
 
 def _values_of_groups(latents: Mapping[str, Latent], u: Draws, on: Array) -> tuple[Draws, Draws]:
-    """What the model sees of the coordinates of locals, with groups first."""
+    """Turn the coordinates of locals, with groups first, into what the model sees."""
     return jax.vmap(lambda x: model_values(latents, x, on))(u) if u else ({}, {})
 
 
@@ -231,7 +231,7 @@ def _support(name: str, latent: Latent) -> np.ndarray:
 
 
 def _reading(names: Iterable[str], part: Patterns, look_ups: Mapping[str, Any]) -> list[str]:
-    """The arrays of factors that read any of these latents."""
+    """Name the arrays of terms that read any of these latents."""
     found: dict[str, None] = {}
     for name in names:
         found |= dict.fromkeys(part.get(name, {}))

@@ -1,4 +1,4 @@
-"""Section 4.2: the groups of a batch, evaluated in blocks that stay small in memory."""
+"""Section 4.2: evaluate the groups of a batch in blocks that stay small in memory."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ _FLOATS_PER_BLOCK = 1 << 17
 
 
 class Shares(NamedTuple):
-    """What some groups add to the whole: to each global's log p_i, in two parts, and to the ELBO."""
+    """What some groups add to each global's log p_i, in two parts, and to the ELBO."""
 
     log_p: dict[str, Array | float]
     looked_up: dict[str, list[Array]]
@@ -29,7 +29,7 @@ class Shares(NamedTuple):
 
 
 class GroupBlocks:
-    """Where draws of the locals of a batch stand, so that blocks of groups can be evaluated one after the other.
+    """The draws of a batch's locals, of which blocks of groups are evaluated one after the other.
 
     A block is a function `(bucket, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
     have groups first, and stand like the draws.
@@ -49,7 +49,7 @@ class GroupBlocks:
         return u[: num * size].reshape(num, *inner, *u.shape[1:])
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
-        """All groups: the sums summed, and `out` with the arrays in their places."""
+        """Evaluate all groups: add up the sums, and put the arrays into `out`."""
         if self.batch.counts is None:
             num = len(self.batch.groups)
             size = _block_size(self.analysis.whole, num, num_samples)
@@ -64,7 +64,7 @@ class GroupBlocks:
     def _loop(
         self, block: Callable[..., tuple[Any, Any]], bucket: Bucket, first: Any, num_blocks: Any, size: int, out: Any
     ) -> tuple[Any, Any]:
-        """The groups of one bucket, from the position `first` on, in blocks."""
+        """Evaluate the groups of one bucket, from the position `first` on, in blocks."""
         if isinstance(num_blocks, int) and num_blocks == 1:
             return block(bucket, self._take(bucket, 0, size))
         traced = jax.jit(lambda taken: block(bucket, taken))
@@ -80,7 +80,7 @@ class GroupBlocks:
         return jax.lax.fori_loop(0, num_blocks, body, (zero, out))
 
     def _take(self, bucket: Bucket, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
-        """Numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
+        """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
         part = jax.tree.map(
             lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size),
             (self.batch.groups, self.batch.rows, self.batch.lengths),
@@ -111,7 +111,7 @@ class GroupBlocks:
 
 
 class GroupTerms:
-    """The groups of a batch at one chunk of samples: from draws to log p_i of the locals, and shares of the rest."""
+    """Evaluate the groups of a batch at one chunk of samples: log p_i of the locals, and what the groups add to the globals'."""
 
     def __init__(self, layout: Layout, beta: Any, logs: Any, samples: Any):
         self.beta, self.logs, self.samples = beta, logs, samples
@@ -120,7 +120,7 @@ class GroupTerms:
     def sweep(
         self, group_blocks: GroupBlocks, into: dict[str, Array]
     ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
-        """All groups: the shares summed, log p_i of the locals by places, and the same as rows."""
+        """Evaluate all groups: the summed shares, log p_i of the locals by places, and the same as rows."""
         num, width = len(group_blocks.batch.groups), len(self.samples)
         out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
         shares, out = group_blocks.sweep(self._block, width, out)
@@ -141,7 +141,7 @@ class GroupTerms:
             z |= self.problem.call_site(fold(self.key, group), self.samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
-                return patterns.group_factors(beta, z, row, num, logs)
+                return patterns.group_terms(beta, z, row, num, logs)
 
             terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
             return terms, materialise(self.on, lambda t: patterns.sums(patterns.group, t), terms)
@@ -165,13 +165,13 @@ class GroupTerms:
 
 
 def _block_size(bucket: Bucket, num: int, num_samples: int) -> int:
-    """How many groups go through at once, a divisor of their number."""
+    """Choose how many groups are evaluated at once, a divisor of their number."""
     most = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
     return max(d for d in range(1, num + 1) if num % d == 0 and d <= most)
 
 
 def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indices: list[Array]) -> Array | float:
-    """log p_i of one group's locals."""
+    """Sum log p_i of one group's locals."""
     one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
     chosen = blankets.log_p_looked_up(latent, blankets.looked_up(latent, *one))
     return blankets.log_p(blankets.group, latent, terms, sums) + chosen

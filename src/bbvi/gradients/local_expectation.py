@@ -5,7 +5,7 @@ For a factor i of q with the values k, the gradient of the ELBO is that of
     E_{q_-i} [ sum_k q_i(k) (log p_i(z_i = k, z_-i) - log q_i(k)) ],
 
 of which the sum is exact, and the expectation over the other latents is by draws. Where it is cheap, the expectation of
-each factor of log p over all such latents that it reads is exact, too.
+each term of log p over all such latents that it reads is exact, too.
 """
 
 import jax
@@ -26,9 +26,9 @@ from bbvi.gradients.value_sums import Totals
 class LocalExpectation(AbstractGradient):
     """The gradient by exact sums over the values of binary and categorical latents.
 
-    Each factor of log p is summed over all values of these latents that it reads, with draws of the other latents alone;
+    Each term of log p is summed over all values of these latents that it reads, with draws of the other latents alone;
     a model that has no others gets its exact gradient. Where that takes more than twice the evaluations, or with
-    `joint=False`, the sum is over one element at a time, with draws of all others. Elements that share no factor are
+    `joint=False`, the sum is over one element at a time, with draws of all others. Elements that share no term are
     summed over at the same time: a grid of bits takes 4 evaluations of the log joint together, 3 for each draw one
     element at a time, and the assignments to K components of a mixture take K. Latents that are continuous or unbounded
     counts are refused.
@@ -81,7 +81,7 @@ class LocalExpectation(AbstractGradient):
 
 
 class _Table:
-    """Of one latent's factors of q, by rows, the probabilities of all values and their scores."""
+    """The probabilities of all values of one latent, by rows, and their scores."""
 
     def __init__(self, family: AbstractFamily, rows: Rows):
         values = jnp.asarray(family.support_values())
@@ -93,7 +93,7 @@ class _Table:
         return zero_padding(self._real, (self._q * self.log_q).sum(-1)).sum()
 
     def gradient(self, log_p: Float[Array, "rows values"]) -> Params:
-        """From q_i(k) times the mean of log p_i at k, up to a constant."""
+        """Estimate the gradient from q_i(k) times the mean of log p_i at k, up to a constant."""
         weight = log_p - self._q * self.log_q
         # the score has mean zero, so that a constant is free: without the mean, rounding stays small
         return self._times_score(weight - self._q * weight.sum(-1, keepdims=True), 1)

@@ -12,7 +12,7 @@ from bbvi.gradients.abstract import AbstractGradient, Estimate
 
 
 class Mixed(AbstractGradient):
-    """The gradient of each latent by an estimator of its own.
+    """Estimate the gradient of each latent by an estimator of its own.
 
     Factors of a mean-field q are independent, so that the gradient of one latent needs nothing of how those of the
     others are estimated.
@@ -33,7 +33,7 @@ class Mixed(AbstractGradient):
         return max(gradient.num_folds(draws) for _, gradient in self.choice)
 
     def _parts(self, analysis: Analysis) -> list[tuple[AbstractGradient, Analysis]]:
-        """The estimators, each with the latents that are its own."""
+        """Return the estimators, each with the latents that are its own."""
         fitted = analysis.fitted(bool(analysis.problem.num_groups))
         names: dict[AbstractGradient, list[str]] = {}
         for name, gradient in self.choice:

@@ -80,7 +80,7 @@ class Sums(NamedTuple):
 
 
 def _chunk(slopes: Slopes, along: "_Along") -> tuple[Sums, Float[Array, " samples"]]:
-    """The sums of one chunk, and the ELBO's samples."""
+    """Sum over one chunk, and give the ELBO's samples."""
     layout = along.layout
     u, paths = {}, {}
     for name in layout.rows:
@@ -103,14 +103,14 @@ def _chunk(slopes: Slopes, along: "_Along") -> tuple[Sums, Float[Array, " sample
 
 
 class _Along(NamedTuple):
-    """Some samples of the factors of q, to be followed along their paths."""
+    """Follow some samples of the factors of q along their paths."""
 
     layout: Layout
     samples: Array
     counts: Array | None
 
     def tile(self, name: str):
-        """A function of rows, their draws and d log p / du: log q and draws floored; gradient and squared scores."""
+        """Make the function of rows, their draws and d log p / du that gives log q, floored draws, gradient and squared scores."""
         drawer = self.layout.latents[name]
         latent = drawer.latent
 

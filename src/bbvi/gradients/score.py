@@ -104,7 +104,7 @@ class Score(AbstractGradient):
 
 
 def _zero_states(variate: AbstractControlVariate, layout: Layout, cut: Cut) -> dict[str, Sums]:
-    """Sums over no samples, for each latent that is fitted."""
+    """Make the sums over no samples, for each fitted latent."""
 
     def zero(rows: Rows) -> Sums:
         num = len(rows.elements)
@@ -119,7 +119,7 @@ def _zero_states(variate: AbstractControlVariate, layout: Layout, cut: Cut) -> d
 
 
 def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Cut) -> Sums:
-    """The sums over one chunk, with folds last."""
+    """Sum over one chunk, with folds last."""
     weight, score = _by_fold(variate, shift, weight, score, cut)
     sums, squares = sum_over_samples(lambda w, h: (variate.summands(w, h), jax.tree.map(jnp.square, h)), weight, score)
     revisited = None
@@ -130,7 +130,7 @@ def _sums(variate: AbstractControlVariate, shift: Array, weight: Array, score: A
 
 
 def _by_fold(variate: AbstractControlVariate, shift: Array, weight: Array, score: Any, cut: Cut) -> tuple[Array, Any]:
-    """Folds on an axis of their own, if there are several: with an axis of size 1, sums on CPU take three times as long."""
+    """Put folds on an axis of their own if there are several: with an axis of size 1, sums on CPU take three times as long."""
     folds = (cut.folds_in_chunk,) if cut.folds_in_chunk > 1 else ()
 
     def flat(leaf: Array) -> Array:
@@ -146,7 +146,7 @@ def _folds_last(leaf: Array, cut: Cut) -> Array:
 def _all_chunks(
     variate: AbstractControlVariate, visit: Any, cut: Cut, zero: Any, buffers: Any
 ) -> tuple[Any, Any, tuple[Array, Array, Array], Array]:
-    """The sums over all samples, of each latent and of the ELBO, in the memory of one chunk."""
+    """Sum over all samples, for each latent and the ELBO, in the memory of one chunk."""
 
     def first(state: Sums, weight: Array, score: Any) -> Sums:
         return _sums(variate, weight[..., :1], weight, score, cut)

@@ -1,6 +1,6 @@
 """The derivative of log p along draws, for log joints that have one."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import Analysis, Bucket
+from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.jaxpr.jumps import Jump, find_jump
 from bbvi.blankets.jaxpr.samples import Last, run_last
-from bbvi.blankets.terms import is_array
+from bbvi.blankets.trace import Trace, is_array
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import shaped
 from bbvi.families import NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
-from bbvi.model.groups import cut_rows
 from bbvi.model.latents import Latent, type_name
-from bbvi.model.problem import Problem, Terms
+from bbvi.model.problem import Problem
 from bbvi.numerics.address import Address
 
 Draws = dict[str, Array]
@@ -28,22 +28,10 @@ _INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
 
 
 class Smooth:
-    """A model's function, traced. `smooth(latents, logs, constant, num)` is its total, for samples on the last axis."""
+    """A traced part of log p. `smooth(latents, logs, constant, num)` is its total, for samples on the last axis."""
 
-    def __init__(
-        self,
-        function: Callable[..., Terms],
-        problem: Problem,
-        latents: tuple[list[str], ...],
-        constant: Any,
-        *,
-        fast_lgamma: bool,
-    ):
-        self._fast_lgamma = fast_lgamma
-        arrays, static = eqx.partition(constant, is_array)
-        dummies = tuple({name: _dummy(problem, name) for name in names} for names in latents)
-        self._closed = jax.make_jaxpr(lambda given, a: function(*given, eqx.combine(a, static)))(dummies, arrays)
-        self._names = [name for names in latents for name in sorted(names)]
+    def __init__(self, trace: Trace, *, fast_lgamma: bool):
+        self._closed, self._names, self._fast_lgamma = trace.closed, trace.names, fast_lgamma
 
     def jump(self, moved: Collection[str]) -> Jump | None:
         """Where the function jumps in one of these latents, if it does."""
@@ -64,24 +52,14 @@ class Smooth:
         return sum((term.reshape(-1, num).sum(0) for term in terms), jnp.zeros(num))
 
 
-def _prior(analysis: Analysis, data: Any) -> Smooth:
+def _prior(blankets: Blankets) -> Smooth:
     """The part of log p that no group owns."""
-    problem = analysis.problem
-    names = (list(problem.globals),)
-    return Smooth(problem.prior_terms, problem, names, data, fast_lgamma=analysis.blankets.fast_lgamma)
+    return Smooth(blankets.prior_trace, fast_lgamma=blankets.fast_lgamma)
 
 
-def _group(bucket: Bucket, row: Any) -> Smooth:
+def _group(blankets: Blankets) -> Smooth:
     """The part of one group."""
-    problem = bucket.problem
-    names = (list(problem.globals), list(problem.locals))
-    return Smooth(problem.group_terms, problem, names, row, fast_lgamma=bucket.blankets.fast_lgamma)
-
-
-def _dummy(problem: Problem, name: str) -> jax.ShapeDtypeStruct:
-    latent = problem.latents[name]
-    dtype = jnp.result_type(int if latent.family.is_discrete() else float)
-    return jax.ShapeDtypeStruct(problem.shape(name) + latent.event, dtype)
+    return Smooth(blankets.group_trace, fast_lgamma=blankets.fast_lgamma)
 
 
 class Slopes:
@@ -96,13 +74,9 @@ class Slopes:
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
         self._problem, self._data, self._moved = problem, data, frozenset(moved)
-        self._prior = _prior(analysis, data)
-        self._groups: dict[Problem, Smooth] = {}
-        for bucket in () if batch is None else (analysis.whole,) if batch.counts is None else analysis.buckets:
-            assert batch is not None
-            rows = cut_rows(batch.rows, analysis.axes, bucket.problem.lengths) if analysis.buckets else batch.rows
-            row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
-            self._groups[bucket.problem] = _group(bucket, row)
+        self._prior = _prior(analysis.blankets)
+        buckets = () if batch is None else (analysis.whole,) if batch.counts is None else analysis.buckets
+        self._groups: dict[Problem, Smooth] = {bucket.problem: _group(bucket.blankets) for bucket in buckets}
         for smooth in (self._prior, *self._groups.values()):
             jump = smooth.jump(self._moved)
             if jump is not None:
@@ -190,12 +164,12 @@ def _no_path(latent: Latent) -> str:
     return ""
 
 
-def smooth_latents(analysis: Analysis, data: Any, row: Any) -> frozenset[str]:
+def smooth_latents(analysis: Analysis) -> frozenset[str]:
     """The latents whose pathwise gradient is right: smooth draws, and a log joint that does not jump in them."""
-    problem = analysis.problem
+    problem, blankets = analysis.problem, analysis.blankets
     if problem.opaque:
         return frozenset()
-    functions = [_prior(analysis, data), *([_group(analysis.whole, row)] if problem.num_groups else [])]
+    functions = [_prior(blankets), *([_group(blankets)] if problem.num_groups else [])]
     return frozenset(
         name
         for name, latent in problem.latents.items()

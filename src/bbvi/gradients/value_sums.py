@@ -1,11 +1,11 @@
-"""Sums over all values of latents that have few, in one part of log p: of one element at a time, or of all together.
+"""Sum one part of log p over all values of latents that have few: one element at a time, or all together.
 
-No factor of log p reads two elements of one colour (`colouring.py`). So elements of one colour move at the same time, and one
-evaluation of the factors serves them all. Arrays have samples on the last axis.
+No term of log p reads two elements of one colour (`colouring.py`). So elements of one colour move at the same time, and one
+evaluation of the terms serves them all. Arrays have samples on the last axis.
 
 - `one_by_one` (Titsias and Lazaro-Gredilla 2015): log p_i at all values of z_i, the other latents as drawn. Elements of one colour
   with K values take K - 1 evaluations beside the one at the draws.
-- `jointly`: the expectation of each factor over all these latents that it reads, by the values of all colours. C colours
+- `jointly`: the expectation of each term over all these latents that it reads, by the values of all colours. C colours
   take K ** C evaluations, and no draw of these latents.
 """
 
@@ -34,36 +34,36 @@ class Plan(NamedTuple):
     sizes: Mapping[str, int]
 
     def steps(self, move: Move) -> Int[np.ndarray, "steps 2"]:
-        """Each colour with each number of another value: the n-th but the one that was drawn."""
+        """List each colour with each number of another value: the n-th of those that were not drawn."""
         others = max(self.sizes[name] for name in move.names) - 1
         return np.array(list(itertools.product(move.colours, range(others))))
 
     @property
     def of_colours(self) -> list[int]:
-        """How many values the elements of each colour have, at most."""
+        """The most values that elements of each colour have."""
         num = 1 + max((int(c.max()) for c in self.colours.values()), default=-1)
         return [max(size for name, size in self.sizes.items() if (self.colours[name] == c).any()) for c in range(num)]
 
     @property
     def num_one_by_one(self) -> int:
-        """How many evaluations `one_by_one` takes."""
+        """The number of evaluations that `one_by_one` takes."""
         return 1 + sum(size - 1 for size in self.of_colours)
 
     @property
     def num_jointly(self) -> int:
-        """How many evaluations `jointly` takes."""
+        """The number of evaluations that `jointly` takes."""
         return math.prod(self.of_colours)
 
 
 class Part(NamedTuple):
     """A part of log p at some draws.
 
-    `factors(moved, terms)` are these arrays of factors, or all, with some coordinates in place of those drawn; `log_p` sums
-    arrays of factors for all elements of some latents, each over those that read it; `reading` names the arrays that read any of
+    `terms(moved, names)` evaluates these arrays of terms, or all, with some coordinates in place of those drawn; `log_p` sums
+    arrays of terms for all elements of some latents, each over those that read it; `reading` names the arrays that read any of
     these latents.
     """
 
-    factors: Callable[[Draws, Sequence[str] | None], Terms]
+    terms: Callable[[Draws, Sequence[str] | None], Terms]
     log_p: Callable[[Sequence[str], Terms], dict[str, Array]]
     reading: Callable[[Sequence[str]], list[str]]
 
@@ -71,8 +71,8 @@ class Part(NamedTuple):
 def one_by_one(
     part: Part, plan: Plan, supports: Mapping[str, Array], u: Draws, counts: Array | None
 ) -> tuple[Float[Array, " samples"], Totals]:
-    """Samples of this part; for each value the sum over samples of log p_i there less log p_i at the draw."""
-    terms = part.factors({}, None)
+    """Sum, for each value, log p_i there less log p_i at the draw, over samples; also give this part's samples."""
+    terms = part.terms({}, None)
     index = {name: _index(supports[name], u[name]) for name in plan.sizes}
     totals = {name: jnp.zeros((*index[name].shape[:-1], size)) for name, size in plan.sizes.items()}
 
@@ -90,7 +90,7 @@ def one_by_one(
                 event = values.ndim - 1
                 other = jnp.where(_for_event(below[name], event), values[n][..., None], values[n + 1][..., None])
                 moved[name] = jnp.where(_for_event(moving[name], event), other, u[name])
-            made = part.factors(moved, reading)
+            made = part.terms(moved, reading)
             # differences before sums: these are small where log p is not
             changes = part.log_p(move.names, {term: made[term] - terms[term] for term in reading})
             new = {}
@@ -112,54 +112,47 @@ def one_by_one(
 def jointly(
     part: Part, plan: Plan, supports: Mapping[str, Array], log_q: Totals, num: int, counts: Array | None
 ) -> tuple[Float[Array, " samples"], Totals]:
-    """The expectation of this part over these latents, for each sample; q_i(k) times the sum of E[log p_i | z_i = k].
+    """Average this part over these latents, for each sample; also give q_i(k) times the sum of E[log p_i | z_i = k].
 
     The second up to a constant times q_i(k). `log_q` has the values of each element last; there are `num` samples.
     """
     if not plan.sizes:
-        return total(part.factors({}, None)), {}
+        return total(part.terms({}, None)), {}
     of_colours = np.array(plan.of_colours)
     all_values = np.array(list(itertools.product(*map(range, of_colours))), np.int32)
     names = list(plan.sizes)
     reading = part.reading(names)
 
-    def factors(which: Mapping[str, Array], terms: Sequence[str] | None) -> Terms:
+    def terms_at(which: Mapping[str, Array], names: Sequence[str] | None) -> Terms:
         moved = {}
         for name, values in supports.items():
             chosen = values[jnp.minimum(which[name], len(values) - 1)][..., None]
             shape = (*log_q[name].shape[:-1], *values.shape[1:], num)
             moved[name] = jnp.broadcast_to(chosen, shape)
-        return part.factors(moved, terms)
+        return part.terms(moved, names)
 
     def numbers(at: Array) -> dict[str, Array]:
         return {name: at[plan.colours[name]] for name in names}
 
-    start = factors(numbers(jnp.asarray(all_values[0])), None)
+    start = terms_at(numbers(jnp.asarray(all_values[0])), None)
     shapes = {term: jax.ShapeDtypeStruct((*start[term].shape[:-1], 1), start[term].dtype) for term in reading}
 
     def log_p(terms: Terms) -> dict[str, Array]:
         zeros = {name: jnp.zeros((*log_q[name].shape[:-1], 1)) for name in names}
         return {name: zeros[name] + leaf for name, leaf in part.log_p(names, terms).items()}
 
-    to_factors = jax.linear_transpose(log_p, shapes)
+    to_terms = jax.linear_transpose(log_p, shapes)
 
     def mass(which: Mapping[str, Array]) -> Terms:
-        """Of each factor, the probability that the latents it reads have these values; even for colours it does not read."""
-        own = {}
-        for name in names:
-            sizes = jnp.asarray(np.log(of_colours)[plan.colours[name]])
-            at = jnp.minimum(which[name], plan.sizes[name] - 1)
-            at = jnp.broadcast_to(at, log_q[name].shape[:-1])[..., None]
-            found = jnp.take_along_axis(log_q[name], at, -1)[..., 0] + sizes
-            own[name] = jnp.where(which[name] < plan.sizes[name], found, -jnp.inf)[..., None]
-        (logs,) = to_factors(own)
+        """Give for each term the probability that the latents it reads have these values; uniform over colours it does not read."""
+        (logs,) = to_terms(_log_mass(plan, log_q, which))
         return {term: jnp.exp(leaf - np.log(of_colours).sum()) for term, leaf in logs.items()}
 
     def step(carry: tuple[Array, Totals], at: Array) -> tuple[tuple[Array, Totals], None]:
         samples, totals = carry
         which = numbers(at)
-        made, weight = factors(which, reading), mass(which)
-        # of a factor's expectation, a constant does not matter: its value at the start
+        made, weight = terms_at(which, reading), mass(which)
+        # of a term's expectation, a constant does not matter: its value at the start
         shares = {term: weight[term] * (made[term] - start[term]) for term in reading}
         summed = {
             t: (s if counts is None else jnp.where(counts, s, 0)).sum(-1, keepdims=True) for t, s in shares.items()
@@ -175,13 +168,24 @@ def jointly(
     return samples + total(start), totals
 
 
+def _log_mass(plan: Plan, log_q: Totals, which: Mapping[str, Array]) -> dict[str, Array]:
+    """Give log q_i of these values, over the uniform distribution on the values of each element's colour."""
+    found = {}
+    for name, size in plan.sizes.items():
+        sizes = jnp.asarray(np.log(np.array(plan.of_colours))[plan.colours[name]])
+        at = jnp.broadcast_to(jnp.minimum(which[name], size - 1), log_q[name].shape[:-1])[..., None]
+        own = jnp.take_along_axis(log_q[name], at, -1)[..., 0] + sizes
+        found[name] = jnp.where(which[name] < size, own, -jnp.inf)[..., None]
+    return found
+
+
 def _for_event(array: Array, num: int) -> Array:
-    """With axes for the entries of one value before the samples."""
+    """Insert axes for the entries of one value before the samples."""
     return jnp.expand_dims(array, tuple(range(-1 - num, -1)))
 
 
 def _index(values: Array, u: Array) -> Int[Array, "*factors samples"]:
-    """Which of the values these coordinates are."""
+    """Find which of the values these coordinates are."""
     events = tuple(range(-values.ndim, -1))
     found = jnp.zeros((*u.shape[: -values.ndim], u.shape[-1]), jnp.int32)
     for n in range(1, len(values)):

@@ -1,4 +1,4 @@
-"""Groups of similar length share a bucket, padded to its longest alone: a step pays for little more than real rows."""
+"""Put groups of similar length into buckets, each padded to its longest group, so that a step pays for little padding."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ _WORTH = 0.04
 
 
 def find_buckets(own: Mapping[str, np.ndarray]) -> tuple[tuple[dict[str, int], ...], np.ndarray]:
-    """Padded lengths of each bucket, the longest last, and the bucket of each group.
+    """Choose the buckets: their padded lengths, the longest last, and the bucket of each group.
 
     `own` has each group's length of each axis. Groups are ordered by their total length and cut where the fewest
     rows are padding.
@@ -34,7 +34,7 @@ def find_buckets(own: Mapping[str, np.ndarray]) -> tuple[tuple[dict[str, int], .
 
 
 def _cut(counts: np.ndarray, longest: np.ndarray) -> list[int]:
-    """The last cut of each bucket: as few buckets as will do."""
+    """Choose the last cut of each bucket, with as few buckets as will do."""
     num = len(counts)
     cost = np.full((num, num), np.inf)
     for first in range(num):

@@ -35,15 +35,15 @@ class AbstractGroups(eqx.Module):
 
     @abstractmethod
     def padded(self) -> dict[str, int]:
-        """Length to which each ragged axis is padded."""
+        """The length to which each ragged axis is padded."""
 
     @abstractmethod
     def lengths(self, indices: Any) -> dict[str, Array]:
-        """Each group's own length of each ragged axis."""
+        """Give each group's own length of each ragged axis."""
 
     @abstractmethod
     def take(self, indices: Any) -> Any:
-        """The rows of these groups, a pytree with leading axis `len(indices)`."""
+        """Take the rows of these groups, a pytree with leading axis `len(indices)`."""
 
 
 class ArrayGroups(AbstractGroups):
@@ -155,13 +155,13 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
 
 
 def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:
-    """Rows of several groups of a cohort, with each field cut to the length of its axis."""
+    """Cut each field of a cohort's rows to the length of its axis."""
     mask = {axis: leaf[:, : lengths[axis]] for axis, leaf in rows["mask"].items()}
     return {**rows, **{name: rows[name][:, : lengths[axis]] for name, axis in axes.items()}, "mask": mask}
 
 
 def first_row(groups: AbstractGroups) -> Any:
-    """One group's row, to see what it is like."""
+    """Take one group's row, to see what it is like."""
     return _first_row(groups) if isinstance(groups, Stream) else eqx.filter_jit(_first_row, **for_one_run())(groups)
 
 
@@ -191,7 +191,7 @@ def as_groups(data: Any) -> AbstractGroups:
 
 
 def is_number_list(node: Any) -> bool:
-    """Whether a list is an array written as one, and not a list of arrays."""
+    """Tell whether a list is an array written as a list, and not a list of arrays."""
     return isinstance(node, list) and all(isinstance(item, (int, float, list)) for item in node)
 
 

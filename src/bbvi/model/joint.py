@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.families import FullRank, Joined, JointNormal
-from bbvi.model.latents import Latent, by_element
+from bbvi.families import FullRank, Joined, JointNormal, Vector
+from bbvi.model.latents import Latent
 
 Blocks = dict[str, dict[str, Latent]]
 
 
 def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
-    """The members of each block, under its name; a block lies within the globals, or within the locals."""
+    """Return the members of each block, under its name; a block lies within the globals, or within the locals."""
     known = [name for scope in scopes for name in scope]
     if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
@@ -62,7 +62,7 @@ def _size(latent: Latent) -> int:
 
 
 def in_blocks(latents: Mapping[str, Latent], blocks: Blocks) -> dict[str, Latent]:
-    """The latents by factors of q: a block stands where its first member stood."""
+    """Put latents into the factors of q: a block stands where its first member stood."""
     of = {name: block for block, members in blocks.items() for name in members}
     found: dict[str, Latent] = {}
     for name, latent in latents.items():
@@ -74,7 +74,7 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks) -> dict[str, Latent
 
 
 def _joined(members: Mapping[str, Latent]) -> Latent:
-    parts = tuple((by_element(latent), _size(latent)) for latent in members.values())
+    parts = tuple(Vector(latent.chart.unconstrained, _size(latent)) for latent in members.values())
     given = [latent.init is not None for latent in members.values()]
     if any(given) and not all(given):
         raise ValueError(f"joint=: give init= for all of {list(members)} or for none")
@@ -82,12 +82,12 @@ def _joined(members: Mapping[str, Latent]) -> Latent:
     if all(given):
         values = [np.broadcast_to(np.asarray(m.init, float), m.padded({})) for m in members.values()]
         init = np.concatenate([np.ravel(value) for value in values])
-    family = JointNormal(Joined(parts), sum(size for _, size in parts), FullRank())
-    return Latent("block", (), family, None, init)
+    chart = Joined(parts)
+    return Latent("block", (), chart, JointNormal(chart, FullRank()), None, init)
 
 
 def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) -> dict[str, Any]:
-    """Arrays by latents from arrays by factors of q, whose last axis is a block's; other axes may stand before."""
+    """Turn arrays by factors of q, whose last axis is a block's, into arrays by latents; other axes may stand before."""
     if not blocks:
         return dict(values)
     found = {name: value for name, value in values.items() if name not in blocks}
@@ -102,7 +102,7 @@ def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) 
 
 
 def put_together(values: Mapping[str, Any], blocks: Blocks) -> dict[str, Any]:
-    """The inverse of `take_apart`."""
+    """Turn arrays by latents into arrays by factors of q: the inverse of `take_apart`."""
     found = dict(values)
     for block, members in blocks.items():
         if any(name in found for name in members):

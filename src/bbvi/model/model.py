@@ -1,4 +1,4 @@
-"""Section 2 and Eq. 12: the log joint a person writes, and the same bound to data."""
+"""Section 2 and Eq. 12: the log joint that a person writes, flat or in groups."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +100,7 @@ AnyModel = Model | HierarchicalModel
 
 
 def without_blocks(model: AnyModel) -> AnyModel:
-    """The same model with every latent on its own: a sampler has no q."""
+    """Copy the model without `joint=`: a sampler has no q."""
     if not isinstance(model, (Model, HierarchicalModel)) or not model.blocks:
         return model
     apart = copy.copy(model)

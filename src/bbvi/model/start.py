@@ -1,4 +1,4 @@
-"""Algorithm 1, "initialize lambda randomly": where a fit begins."""
+"""Algorithm 1, "initialize lambda randomly": choose where a fit begins."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from bbvi.numerics.xla import for_one_run
 
 
 def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
-    """Algorithm 1, "initialize lambda randomly", but for what `init=` fixes; rows by the number of their group."""
+    """Draw the starting lambda at random, except for what `init=` fixes; a row depends on the number of its group."""
 
     def random(key: Key) -> dict[str, Lambda]:
         at = fold(key, "start")

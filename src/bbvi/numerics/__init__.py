@@ -1,1 +1,1 @@
-"""Numbers with no model in them: random words by address, special functions, quantiles, and what XLA is asked to do."""
+"""Numerical code that knows no model: random numbers by address, special functions, quantiles, loops, compiler options."""

@@ -65,24 +65,24 @@ def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Ke
 
 
 def fold_names(key: Key, names: Sequence[str]) -> UInt32[Array, "names 2"]:
-    """`fold(key, name)` for several names at the price of one."""
+    """Return `fold(key, name)` for several names at the price of one."""
     checksums = jnp.array([zlib.crc32(name.encode()) for name in names], dtype=jnp.uint32)
     return jnp.stack(threefry(key, checksums, jnp.zeros_like(checksums)), axis=-1)
 
 
 class AbstractNet(eqx.Module):
-    """Points that stand together where random numbers would stand alone."""
+    """A point set, such as a scrambled Sobol' net, that replaces the independent random words of an address."""
 
     @abstractmethod
     def bits(self, key: Key, element: Array, sample: Array, part: Array) -> tuple[Array, Array]:
-        """Two coordinates, as words, of the point with the number of the sample."""
+        """Return two coordinates, as words, of the point whose number is that of the sample."""
 
 
 class Address(eqx.Module):
-    """Where one draw of one factor of q stands; all its random numbers come from here.
+    """The address of one draw of one factor of q, from which all its random numbers are computed.
 
     `key` has come down through seed, step, group and latent; `group` is there to be read, 0 for globals. With a
-    `net` the samples of one address are not independent of each other: each is uniform, and together they are even.
+    `net` the samples of one address are not independent: each is uniform, and together they fill the interval evenly.
     """
 
     key: Key
@@ -92,7 +92,7 @@ class Address(eqx.Module):
     net: AbstractNet | None = None
 
     def bits(self, part: int | Array = 0) -> tuple[Array, Array]:
-        """Two independent words; other `part`s of the same address are independent again.
+        """Return two independent words; other `part`s of the same address are independent again.
 
         The part is added to the key: Threefry's keys may be counters as well as its inputs.
         """
@@ -101,13 +101,13 @@ class Address(eqx.Module):
         return threefry(part_key(self.key, part), self.sample, self.element)
 
     def uniform(self, part: int | Array = 0) -> Float[Array, ""]:
-        """The first of `uniforms`."""
+        """Return the first of `uniforms`."""
         if jnp.result_type(float) == jnp.float32:
             return mark(_open_unit(self.bits(part)[0]))
         return self.uniforms(part)[0]
 
     def uniforms(self, part: int | Array = 0) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Two independent uniforms in the open interval (0, 1) of the default float type."""
+        """Return two independent uniforms in the open interval (0, 1) of the default float type."""
         first, second = self.bits(part)
         if jnp.result_type(float) == jnp.float32:
             # one array holds both: XLA on CPU would hash once for each array
@@ -119,14 +119,14 @@ class Address(eqx.Module):
         return _open_unit64(first, second), _open_unit64(third, fourth)
 
     def jax_key(self) -> Array | None:
-        """A JAX key of this address, for samplers that ask for one; a net has none."""
+        """Return a JAX key of this address, for samplers that ask for one; None with a net, which has no key."""
         if self.net is not None:
             return None
         return jax.random.wrap_key_data(jnp.stack(self.bits()), impl="threefry2x32")
 
 
 def part_key(key: Key, part: int | Array) -> Key:
-    """The key of one part of an address."""
+    """Return the key of one part of an address."""
     return jnp.stack([key[0], key[1] + jnp.asarray(part, jnp.uint32)])
 
 

@@ -1,4 +1,4 @@
-"""Sobol' nets (1967), each randomised on its own: a random linear scramble (Matousek 1998) and a random shift of the digits.
+"""Randomised Sobol' nets (1967): each has its own linear scramble (Matousek 1998) and its own shift of the digits.
 
 Of the 2**m points of a net, every interval of length 2**-m holds one, in every coordinate; and boxes in several
 coordinates hold their share as evenly as Sobol's construction has it. The shift alone makes each point uniform, in all
@@ -20,7 +20,7 @@ _WORD = 32
 
 
 def directions(num_dimensions: int, num_bits: int) -> UInt32[np.ndarray, "dimensions bits"]:
-    """Sobol's direction numbers, by Joe and Kuo (2008): number j is the point that bit j of a point's number adds.
+    """Return Sobol's direction numbers, by Joe and Kuo (2008): number j is the point that bit j of a point's number adds.
 
     Examples:
         >>> print(directions(2, 3) >> 29)  # in eighths
@@ -73,7 +73,7 @@ class SobolNet(AbstractNet):
 def _scrambled(
     numbers: UInt32[Array, "words bits"], random: UInt32[Array, "words bits"]
 ) -> UInt32[Array, "words bits"]:
-    """Direction numbers times a random lower triangular matrix over bits, given its columns but for the ones above."""
+    """Multiply direction numbers by a random lower triangular matrix of bits with ones on its diagonal."""
     leading = np.uint32(1) << np.arange(_WORD - 1, _WORD - 1 - numbers.shape[1], -1, dtype=np.uint32)
     columns = (random & (leading - 1)) | leading
     chosen = jnp.where(numbers[:, :, None] & leading != 0, columns[:, None, :], np.uint32(0))

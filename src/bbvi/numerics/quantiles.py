@@ -34,7 +34,7 @@ _TABLE = _in_powers("gamma_quantile.csv", 2)
 
 @jax.custom_jvp
 def log_gamma_quantile(x: Float[Array, ""], concentration: Float[Array, ""]) -> Float[Array, ""]:
-    """log z where P(Z < z) = Phi(x), for Z of Gamma(concentration, 1) with concentration >= 1.
+    """Return log z where P(Z < z) = Phi(x), for Z of Gamma(concentration, 1) with concentration >= 1.
 
     With s = 1 / sqrt(a), log z = log a + s x + s**2 Q(x, s) by the expansion of Cornish and Fisher (1938), and Q is
     a fitted polynomial: of degree 13 in x, on two pieces, with coefficients that depend on s alone and so are common to
@@ -76,7 +76,7 @@ def _evaluate(x, concentration):
 
 
 def _coefficients(s: Float[Array, ""]) -> Float[Array, "2 degree"]:
-    """The coefficients of Q in x on either piece, lowest first."""
+    """Return the coefficients of Q in x on either piece, lowest first."""
     chebyshev = jnp.stack([jnp.ones_like(s), 2 * s - 1])
     while len(chebyshev) < len(_TABLE):
         # from T_0 .. T_m-1 as many again at a time, by T_m+k = 2 T_m T_k - T_m-k
@@ -92,7 +92,7 @@ _SHORT = _in_powers("gamma_quantile.csv", 2, 12, 10)
 
 
 def log_ratio_to_mean(x: Float[Array, "..."], s: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log(z / a) where P(Z < z) = Phi(x), for Z of Gamma(a, 1) with s = 1 / sqrt(a) <= 1, its sd over its mean.
+    """Return log(z / a) where P(Z < z) = Phi(x), for Z of Gamma(a, 1) with s = 1 / sqrt(a) <= 1, its sd over its mean.
 
     For draws that have each a shape of their own: all is elementwise. No digits are lost where a is large and z is
     next to a.
@@ -112,7 +112,7 @@ def log_ratio_to_mean(x: Float[Array, "..."], s: Float[Array, "..."]) -> Float[A
 
 
 def _clenshaw(y: Array, coefficients: np.ndarray) -> Array:
-    """The Chebyshev series with these coefficients at y."""
+    """Evaluate the Chebyshev series with these coefficients at y."""
     one: Any = 0.0
     two: Any = 0.0
     for c in coefficients[:0:-1]:
@@ -127,7 +127,7 @@ _POISSON_TABLE = _in_powers("poisson_quantile.csv", 1)
 
 
 def poisson_quantile(u: Float[Array, ""], x: Float[Array, ""], log_rate: Float[Array, ""]) -> Int[Array, ""]:
-    """The smallest k with P(K <= k) >= u = Phi(x), for K of Poisson(exp(log_rate)).
+    """Return the smallest k with P(K <= k) >= u = Phi(x), for K of Poisson(exp(log_rate)).
 
     Up to a rate of 20 the distribution function is tabulated, once for all draws of a factor. Above it,
     P(K <= k) = P(Gamma(k + 1) > rate), and the a with P(Gamma(a) > rate) = u is rate + x sqrt(rate) + R, where R is a

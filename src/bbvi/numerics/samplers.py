@@ -1,4 +1,4 @@
-"""Draws of the building blocks from an address, for one factor and one sample."""
+"""Draw normals, exponentials, gammas and Poissons by inversion from an address, for one factor of q and one sample."""
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +20,17 @@ _NORMAL = (
 
 
 def standard_normal(address: Address, part: int | Array = 0) -> Float[Array, ""]:
-    """A standard normal by inversion."""
+    """Draw a standard normal."""
     return mark(inverse_normal(address.uniform(part)))
 
 
 def standard_exponential(address: Address) -> Float[Array, ""]:
-    """A standard exponential by inversion, never 0."""
+    """Draw a standard exponential, never 0."""
     return mark(-quick_log(address.uniform()))
 
 
 def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
-    """Phi^-1(u), in single precision for u no closer to 0 and 1 than 2**-24, where all our uniforms are.
+    """Return Phi^-1(u), in single precision for u no closer to 0 and 1 than 2**-24, where all our uniforms are.
 
     `erf_inv` squares 2u - 1, which costs it two digits in the tails; 4u(1 - u) loses none.
     """
@@ -41,7 +41,7 @@ def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Array = 0) -> Float[Array, ""]:
-    """The logarithm of a Gamma(concentration, 1) draw by inversion, finite at every concentration.
+    """Draw the logarithm of a Gamma(concentration, 1), finite at every concentration.
 
     Below a = 1 it draws at a + 1 and multiplies by u**(1/a), in log space, where it cannot underflow. No draw is
     rejected, so that a draw is a differentiable function of the concentration (pathwise gradients).
@@ -53,6 +53,6 @@ def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Arr
 
 
 def poisson(address: Address, log_rate: Float[Array, ""]) -> Int[Array, ""]:
-    """A Poisson count by inversion."""
+    """Draw a Poisson count."""
     u = address.uniform()
     return poisson_quantile(u, mark(inverse_normal(u)), once(log_rate))

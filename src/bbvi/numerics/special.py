@@ -44,7 +44,7 @@ _COTANGENT = (0.999999954, -3.28985091, -2.1657044, -2.01048887, -2.26762636, -0
 
 @jax.custom_jvp
 def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Log of |Gamma(x)|, with an error below 1e-6 max(1, |value|).
+    """Return log |Gamma(x)|, with an error below 1e-6 max(1, |value|).
 
     Left of -2.5, next to its roots, the terms of the reflection formula cancel: there the error is below
     1e-6 log Gamma(-x). Numbers that the processor flushes to zero count as zero. Other precisions than single are
@@ -70,7 +70,7 @@ def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The derivative of log |Gamma(x)|, with an error below 1e-6 max(1, |value|); nan at the poles.
+    """Return the derivative of log |Gamma(x)|, with an error below 1e-6 max(1, |value|); nan at the poles.
 
     Left of -2.5, next to its roots, the error is below 1e-6 log(-x).
 
@@ -102,7 +102,7 @@ def _digamma_jvp(primals, tangents):
 
 
 def trigamma_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x trigamma(x) - 1 for x > 0, with a relative error below 2e-6 where x trigamma(x) itself is close to 1.
+    """Return x trigamma(x) - 1 for x > 0, with a relative error below 2e-6 where x trigamma(x) itself is close to 1.
 
     Examples:
         >>> print(f"{trigamma_excess(1e6):.4g}")
@@ -116,7 +116,7 @@ def trigamma_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:
-    """Sum of coefficients[k] x**k, by Estrin's scheme: a processor can work on its parts at the same time."""
+    """Evaluate the sum of coefficients[k] x**k by Estrin's scheme, whose parts a processor can work on at the same time."""
     terms, power = list(coefficients), x
     while len(terms) > 1:
         pairs = [low + high * power for low, high in zip(terms[::2], terms[1::2], strict=False)]
@@ -137,7 +137,7 @@ def _fraction(x: Array, size: Array) -> Array:
 
 
 def quick_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Log x for positive, finite and normal x: half the price of the one that minds zero, infinity and nan."""
+    """Return log x for positive, finite and normal x, in half the time of the one that minds zero, infinity and nan."""
     if jnp.result_type(x) != jnp.float32:
         return jnp.log(x)
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)

@@ -1,4 +1,7 @@
-"""What to ask of the compiler: the shorter of two ways to code where the code is as fast, and no effort for one run."""
+"""Compiler options for `jax.jit`: fast code for the training loop, fast compilation for programs that run once.
+
+Also marks and conditions that make XLA store a value once instead of computing it again for each use.
+"""
 
 import functools
 from collections.abc import Callable
@@ -13,21 +16,26 @@ from jaxtyping import Array
 # XLA's older way to write a kernel takes a quarter to a half less time, and a third less memory, than its newer one
 _OLDER_KERNELS = {"xla_cpu_use_fusion_emitters": False}
 _NO_EFFORT = {"xla_backend_optimization_level": 0}
+_NAME = "bbvi stage"
+# from here on XLA compiles for minutes where random numbers or recurrences are fused into all that reads them
+_COPIES = jax.__version_info__ >= (0, 11)
+_LANES = 8  # numbers in a vector register
+_WORTH_UNROLLING = 12_000  # numbers: below, longer code costs more to compile than it saves
 
 
 def for_many_runs() -> dict[str, Any]:
-    """Arguments of `jit` for a program that runs again and again."""
+    """Return arguments of `jit` for a program that runs again and again."""
     return {"compiler_options": _known_here()}
 
 
 def for_one_run() -> dict[str, Any]:
-    """Arguments of `jit` for a program that runs a few times: not worth the compiler's effort."""
+    """Return arguments of `jit` for a program that runs a few times: not worth the compiler's effort."""
     return {"compiler_options": {**_known_here(), **_NO_EFFORT}}
 
 
 @functools.cache
 def _known_here() -> dict[str, Any]:
-    """Options that this version of XLA and this device know; others would be refused."""
+    """Return the options that this version of XLA and this device know; it would refuse others."""
     try:
         jax.jit(lambda: 0, compiler_options=_OLDER_KERNELS).lower().compile()
     except jax.errors.JaxRuntimeError:
@@ -35,28 +43,23 @@ def _known_here() -> dict[str, Any]:
     return _OLDER_KERNELS
 
 
-_NAME = "bbvi stage"
-# from here on XLA compiles for minutes where random numbers or recurrences are fused into all that reads them
-_COPIES = jax.__version_info__ >= (0, 11)
-
-
 def mark(value: Array) -> Array:
-    """The same value, stored once instead of being computed again wherever it is used."""
+    """Return the same value, marked to be stored once instead of being computed again wherever it is used."""
     return once(checkpoint_name(value, _NAME))
 
 
 def once(value: Array) -> Array:
-    """The same value, of which XLA is to make no copies; no stage ends here."""
+    """Return the same value, of which XLA is to make no copies; no stage ends here."""
     return jax.lax.optimization_barrier(value) if _COPIES else value
 
 
 def is_mark(eqn: Any) -> bool:
-    """Whether this equation of a trace is a mark."""
+    """Tell whether this equation of a trace is a mark."""
     return eqn.primitive.name == "name" and eqn.params["name"] == _NAME
 
 
 def run_time_true(key: Array) -> Array:
-    """True, which the compiler cannot know."""
+    """Return a boolean that is always True but known only at run time, so XLA cannot remove the branch it guards."""
     return (key[0] | np.uint32(1)) != 0
 
 
@@ -64,7 +67,7 @@ def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
     """Run a stage so that its results are stored once.
 
     XLA on CPU would otherwise copy a cheap-looking producer, such as the random numbers, into every consumer:
-    more to compile and more to compute. A condition that is always true, though the compiler cannot know, stops it.
+    more to compile and more to compute. The condition `on` of `run_time_true` stops it.
     """
     stage = jax.jit(stage)  # traced once
     shapes = jax.eval_shape(stage, *arguments)
@@ -73,12 +76,12 @@ def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def stored(on: Array, values: Any) -> Any:
-    """The same values, computed once and for all that follows."""
+    """Return the same values, computed once for all that follows."""
     return materialise(on, lambda same: same, values)
 
 
 def sum_over_samples(function: Callable[..., Any], *arrays: Any) -> Any:
-    """The sums over the last axis of `function(*arrays)`, which works element by element.
+    """Return the sums over the last axis of `function(*arrays)`, which works element by element.
 
     Some hundred samples are cut into pieces of one vector register each and these added: on CPU that takes half as long.
     """
@@ -92,9 +95,3 @@ def sum_over_samples(function: Callable[..., Any], *arrays: Any) -> Any:
         cut = function(*jax.tree.map(lambda leaf, a=first: leaf[..., a : a + _LANES], arrays))
         total = cut if total is None else jax.tree.map(jnp.add, total, cut)
     return jax.tree.map(lambda leaf: leaf.sum(-1), total)
-
-
-_LANES = 8
-
-
-_WORTH_UNROLLING = 12_000

@@ -21,15 +21,14 @@ def inference_data(
         >>> dict(data.posterior.x.sizes)
         {'chain': 2, 'draw': 5, 'lab': 3}
     """
-    import arviz  # slow to import, here and below
-
     values = {name: np.asarray(value) for group in groups.values() for name, value in group.items() if name in dims}
     coords = {
         axis: np.arange(size)
         for name, value in values.items()
         for axis, size in zip(dims[name], value.shape[2:], strict=True)
     }
-    if _is_first(arviz):
+    arviz = _library()
+    if arviz.__version__.startswith("0."):
         options: dict[str, Any] = {**groups, "dims": dict(dims), "coords": coords, "attrs": _ATTRIBUTES}
         return arviz.from_dict(**options)
     data = arviz.from_dict(groups, dims=dict(dims), coords=coords)
@@ -38,19 +37,33 @@ def inference_data(
     return data
 
 
+def flat_draws(group: Any) -> dict[str, np.ndarray]:
+    """The draws of a group such as `data.posterior`, chain after chain on one first axis.
+
+    Examples:
+        >>> import numpy as np
+        >>> data = inference_data({"posterior": {"x": np.zeros((2, 5, 3))}}, {"x": ["lab"]})
+        >>> flat_draws(data.posterior)["x"].shape
+        (10, 3)
+    """
+    found = {}
+    for name, variable in group.data_vars.items():
+        values = variable.transpose("chain", "draw", ...).values
+        found[str(name)] = values.reshape(-1, *values.shape[2:])
+    return found
+
+
 def rhat(draws: Shaped[np.ndarray, "chain draw"]) -> float:
     """Rank-normalised split R-hat."""
-    import arviz
-
-    return float(arviz.rhat(draws))
+    return float(_library().rhat(draws))
 
 
 def ess(draws: Shaped[np.ndarray, "chain draw"]) -> float:
     """Effective sample size of the bulk."""
-    import arviz
-
-    return float(arviz.ess(draws))
+    return float(_library().ess(draws))
 
 
-def _is_first(arviz: Any) -> bool:
-    return arviz.__version__.startswith("0.")
+def _library() -> Any:
+    import arviz  # slow to import
+
+    return arviz

@@ -30,7 +30,7 @@ class Khat(float):
 
 
 def flat_khat(log_ratios: np.ndarray) -> Khat:
-    """k-hat of all latents jointly."""
+    """Compute k-hat of all latents jointly."""
     return Khat(_khat(log_ratios))
 
 
@@ -43,7 +43,7 @@ def hierarchical_khat(
     key: Key,
     centre: dict[str, Array],
 ) -> Khat:
-    """k-hat of the globals, each group integrated out by inner draws, and of each group at central globals."""
+    """Compute k-hat of the globals, each group integrated out by inner draws, and of each group at central globals."""
     samples, numbers = jnp.arange(num, dtype=jnp.uint32), np.arange(len(groups))
     beta, log_ratio = ratios.globals(params["globals"], data, key, samples)
     inner = [

@@ -1,4 +1,4 @@
-"""The picture of a fit: did the ELBO settle, and how large were the steps."""
+"""The picture of a fit: whether the ELBO has settled, and how large the steps were."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def plot_history(posterior: Any) -> Any:
-    """ELBO against steps with its noise band and a running median, and the size of the steps below."""
+    """Draw the smoothed ELBO against steps with its noise band, and below it the size of the steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -18,15 +18,11 @@ def plot_history(posterior: Any) -> Any:
     step, elbo = history.index.to_numpy(), history["elbo"].to_numpy()
     if len(elbo):
         smooth, error = _running(elbo, max(1, len(elbo) // 50))
-        top.fill_between(
-            step, smooth - 2 * error, smooth + 2 * error, color="#4c72b0", alpha=0.2, lw=0, label="noise, ± 2 sd"
-        )
+        below, above = smooth - 2 * error, smooth + 2 * error
+        top.fill_between(step, below, above, color="#4c72b0", alpha=0.2, lw=0, label="noise, ± 2 sd")
         top.plot(step, smooth, color="#4c72b0", lw=1.6, label="ELBO, smoothed")
-        late = smooth[len(smooth) // 20 :]
-        low, high = (
-            np.quantile(late - 2 * error[len(smooth) // 20 :], 0.02),
-            np.max(late + 2 * error[len(smooth) // 20 :]),
-        )
+        late = len(smooth) // 20
+        low, high = np.quantile(below[late:], 0.02), np.max(above[late:])
         if np.isfinite([low, high]).all() and high > low:
             top.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
         top.legend(frameon=False, loc="lower right")
@@ -44,7 +40,7 @@ def plot_history(posterior: Any) -> Any:
 
 
 def _running(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Centred running mean and standard deviation, with shorter windows at the ends."""
+    """Return the centred running mean and standard deviation, with shorter windows at the ends."""
     centred = values - np.median(values)
     sums = np.concatenate([[0.0], np.cumsum(centred)])
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])

@@ -1,5 +1,6 @@
 """The fitted q(z | lambda) and what can be asked of it."""
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.blankets.blankets import find_blankets
-from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q
+from bbvi.draws.draws import MonteCarlo
 from bbvi.families.abstract import Lambda
-from bbvi.model.groups import AbstractGroups, first_row
+from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
-from bbvi.numerics.address import Key, fold, seed_key
+from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import Khat, flat_khat, hierarchical_khat
+from bbvi.posterior.outcome import Outcome, saved_outcome
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, elbo_samples, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
-from bbvi.posterior.values import Ragged, Table
+from bbvi.posterior.values import Ragged, Table, central_value, log_q_of_latent, probabilities, sample_latent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +36,8 @@ class Posterior:
 
     Attributes:
         model: the model it belongs to.
-        converged: True only if a convergence rule stopped the fit.
-        stopped: why the fit stopped, in words.
+        outcome: how the fit ended, a `bbvi.Outcome`.
+        stopped: the same in words: the rule that stopped the fit, or what went wrong.
         estimators: the estimator of each latent's gradient.
 
     Examples:
@@ -57,14 +58,19 @@ class Posterior:
         lengths: dict[str, np.ndarray] | None = None,
         without_data: bool = False,
         history: Sequence[dict[str, np.ndarray]] = (),
-        converged: bool = False,
+        outcome: Outcome = Outcome.RUNNING,
         stopped: str = "",
         estimators: Mapping[str, str] | None = None,
     ):
         self._problem, self._params, self._data, self._groups = problem, params, data, groups
         self._lengths, self._records, self._without_data = lengths or {}, list(history), without_data
         self.model: AnyModel = problem.model
-        self.converged, self.stopped, self.estimators = converged, stopped, dict(estimators or {})
+        self.outcome, self.stopped, self.estimators = outcome, stopped, dict(estimators or {})
+
+    @property
+    def converged(self) -> bool:
+        """Whether a rule that looks for convergence stopped the fit."""
+        return self.outcome is Outcome.CONVERGED
 
     def __repr__(self) -> str:
         verdict = "converged" if self.converged else "not converged"
@@ -98,16 +104,13 @@ class Posterior:
         return table
 
     def replace(self, params: Lambda) -> "Posterior":
-        """The same q at another lambda; `log_prob` is differentiable in it."""
+        """Return the same q at another lambda; `log_prob` is differentiable in it."""
         shapes = [jax.tree.map(jnp.shape, dict(tree)) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
             raise ValueError(f"replace: expected parameters of shapes {shapes[1]}, got {shapes[0]}")
-        new = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
-        return Posterior(
-            self._problem, new, data=self._data, groups=self._groups, lengths=self._lengths,
-            without_data=self._without_data, history=self._records, converged=self.converged, stopped=self.stopped,
-            estimators=self.estimators,
-        )  # fmt: skip
+        new = copy.copy(self)
+        new._params = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
+        return new
 
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
         """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
@@ -118,23 +121,21 @@ class Posterior:
         latent = self._problem.latents[name]
         params, numbers = self._rows(name, groups)
         if name in self._problem.globals:
-            return _sample(params, key, None, name, latent, draws, padded)
-        return self._ragged(latent, _sample(params, key, jnp.asarray(numbers), name, latent, draws, padded), numbers, 1)
+            return sample_latent(params, key, None, name, latent, draws, padded)
+        return self._ragged(
+            latent, sample_latent(params, key, jnp.asarray(numbers), name, latent, draws, padded), numbers, 1
+        )
 
     def mean(self, *, groups: Any = None) -> Table:
-        """Posterior mean of each latent."""
-        return self._statistic(
-            "mean", lambda latent, params: _first(latent.family.moments(params), 0), lambda x: x.mean(0), groups
-        )
+        """Return the posterior mean of each latent."""
+        return self._statistic("mean", lambda latent, params: _moment(latent, params, 0), lambda x: x.mean(0), groups)
 
     def sd(self, *, groups: Any = None) -> Table:
-        """Posterior standard deviation of each latent."""
-        return self._statistic(
-            "sd", lambda latent, params: _first(latent.family.moments(params), 1), lambda x: x.std(0), groups
-        )
+        """Return the posterior standard deviation of each latent."""
+        return self._statistic("sd", lambda latent, params: _moment(latent, params, 1), lambda x: x.std(0), groups)
 
     def quantile(self, p: float, *, groups: Any = None) -> Table:
-        """Marginal posterior quantile of each latent."""
+        """Return the marginal posterior quantile of each latent."""
         if not (isinstance(p, (int, float, np.number)) and 0 <= p <= 1):
             raise ValueError(f"quantile: p must be a number between 0 and 1, got {p!r}")
         return self._statistic(
@@ -145,16 +146,12 @@ class Posterior:
         )
 
     def probs(self, *, groups: Any = None) -> Table:
-        """Probabilities of each value of binary, categorical and one-hot latents, on a last axis."""
+        """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
         out, refused = {}, {}
         for name, latent in self._problem.latents.items():
             params, numbers = self._rows(name, groups)
-            if latent.support in ("categorical", "one_hot") and "logits" in params:
-                value = np.asarray(jax.nn.softmax(params["logits"]))
-            elif latent.support == "binary" and "logits" in params:
-                one = np.asarray(jax.nn.sigmoid(params["logits"]))
-                value = np.stack([1 - one, one], -1)
-            else:
+            value = probabilities(latent, params)
+            if value is None:
                 for member, own in self.model.blocks.get(name, {name: latent}).items():
                     refused[member] = (
                         f"{member!r} is {own.support}: it has no finite list of values; use mean() or quantile()"
@@ -164,7 +161,7 @@ class Posterior:
         return Table(out, refused)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
-        """log q(z) of one draw of all latents, locals with all their groups; vmappable."""
+        """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
         missing = [name for name in (*self.model.globals, *self.model.locals) if name not in z]
         if missing:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
@@ -177,16 +174,16 @@ class Posterior:
             if z_i.shape != expected:
                 raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
             own = {axis: jnp.asarray(self._lengths[axis]) for axis in latent.ragged_axes}
-            value = value + _log_prob(self.params[name], z_i, own, latent, padded, local)
+            value = value + log_q_of_latent(self.params[name], z_i, own, latent, padded, local)
         return value
 
     def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
-        """The ELBO at n fresh draws, a float with a `.standard_error`."""
+        """Estimate the ELBO from n fresh draws: a float with a `.standard_error`."""
         ratios, flat, groups = self._ratios(data)
         return from_samples(elbo_samples(ratios, self._params, flat, groups, n, seed_key(seed)))
 
     def khat(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Khat:
-        """Pareto k-hat of q against the posterior: below 0.7 q is near enough for importance sampling.
+        """Compute Pareto k-hat of q against the posterior: below 0.7 q is near enough for importance sampling.
 
         A float for the globals jointly (all latents of a flat model), with `.locals` for each group given the
         globals.
@@ -195,16 +192,21 @@ class Posterior:
         key = fold(seed_key(seed), "khat")
         if groups is None:
             return flat_khat(elbo_samples(ratios, self._params, flat, None, n, key))
-        return hierarchical_khat(ratios, self._params, flat, groups, n, key, self._locate())
+        means = self._problem.joined(self.mean())
+        centre = {
+            name: central_value(latent, self._params["globals"][name], means.get(name))
+            for name, latent in self._problem.globals.items()
+        }
+        return hierarchical_khat(ratios, self._params, flat, groups, n, key, centre)
 
     def summary(self, *, limit: int = 100, groups: Any = None) -> "pd.DataFrame":
-        """A table of means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
+        """Tabulate means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
         from bbvi.posterior.summary import summarise  # imports pandas
 
         return summarise(self, limit=limit, groups=groups)
 
     def plot(self) -> Any:
-        """Plot the ELBO with its noise band and the step sizes; returns a matplotlib figure."""
+        """Plot the ELBO with its noise band and the step sizes as a matplotlib figure."""
         return plot_history(self)
 
     def to_arviz(self, n: int = 1000, seed: int | Array = 0) -> Any:
@@ -222,7 +224,8 @@ class Posterior:
         arrays = {"params": self._params, "lengths": self._lengths, "history": dict(self.history)}
         header = {
             "model": describe(self.model), "num_groups": self.num_groups, "padded": self._problem.lengths,
-            "converged": self.converged, "stopped": self.stopped, "estimators": self.estimators,
+            "converged": self.converged, "outcome": self.outcome.value, "stopped": self.stopped,
+            "estimators": self.estimators,
             "has_data": self._without_data or self._data is not None or self._groups is not None,
         }  # fmt: skip
         write(path, "posterior", header, flatten(arrays))
@@ -270,81 +273,13 @@ class Posterior:
             out[name] = self._ragged(latent, value, numbers, 0) if local else value
         return Table(self._problem.members(out), refused)
 
-    def _locate(self) -> dict[str, Array]:
-        """A central value of each global: its mean, or its most probable category."""
-        means, centre = self._problem.joined(self.mean()), {}
-        for name, latent in self._problem.globals.items():
-            if latent.support == "categorical":
-                centre[name] = jnp.argmax(self._params["globals"][name]["logits"], -1)
-            elif latent.support == "one_hot":
-                centre[name] = jax.nn.one_hot(jnp.argmax(jnp.asarray(means[name]), -1), *latent.event, dtype=int)
-            elif latent.family.is_discrete():
-                centre[name] = jnp.round(jnp.asarray(means[name])).astype(int)
-            else:
-                centre[name] = jnp.asarray(means[name], float)
-        return centre
-
     def _ratios(self, data: Any) -> tuple[Ratios, Any, AbstractGroups | None]:
         problem, flat, groups = self._problem, self._data, self._groups
         if data is not None:
-            problem, flat, groups = bind(self.model, data)
-            if (problem.num_groups, problem.lengths) != (self.num_groups, self._problem.lengths):
-                raise ValueError(
-                    f"data has {problem.num_groups} groups padded to {problem.lengths}, "
-                    f"but this posterior was fitted to {self.num_groups} padded to {self._problem.lengths}"
-                )
+            problem, flat, groups = _bind_again("this posterior", problem, data)
         elif self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
-        _, size = find_blankets(problem, flat, None if groups is None else first_row(groups))
-        return Ratios(problem, size), flat, groups
-
-
-# compiled once for a latent and a number of draws, however often they are asked for; without options for the compiler,
-# which JAX would refuse inside a program of the user's
-@functools.partial(jax.jit, static_argnames=("name", "latent", "draws", "padded"))
-def _sample(
-    params: Any,
-    key: Key,
-    groups: Array | None,
-    name: str,
-    latent: Latent,
-    draws: MonteCarlo,
-    padded: tuple[tuple[str, int], ...],
-) -> Array:
-    """Draws of one latent, `(draws, ...)`, or of these groups' rows of it, `(draws, group, ...)`."""
-    samples = jnp.arange(draws.num, dtype=jnp.uint32)
-
-    def one(p: Any, at: Key) -> Array:
-        u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
-        return jnp.moveaxis(latent_values(latent, u), -1, 0)
-
-    if groups is None:
-        return one(params, key)
-    return jax.vmap(lambda p, group: one(p, fold(key, group)), out_axes=1)(params, groups)
-
-
-@functools.partial(jax.jit, static_argnames=("latent", "padded", "local"))
-def _log_prob(
-    params: Any, z: Array, own: dict[str, Array], latent: Latent, padded: tuple[tuple[str, int], ...], local: bool
-) -> Float[Array, ""]:
-    """log q of one latent, summed over its factors that are not padding."""
-
-    def one(p: Any, z_one: Array, lengths: dict[str, Array]) -> Array:
-        inverse = latent.family.coordinates
-        for _ in latent.shape:
-            inverse = jax.vmap(inverse)
-        log_density = log_q(latent, p, inverse(z_one)[..., None])[..., 0]
-        keep = latent.mask(dict(padded), lengths) if lengths else True
-        return jnp.where(keep, log_density, 0).sum()
-
-    return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
-
-
-def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:
-    """Every group's length of every ragged axis."""
-    if groups is None:
-        return {}
-    return {axis: np.asarray(own) for axis, own in groups.lengths(np.arange(len(groups))).items()}
+        return Ratios(problem, flat, groups), flat, groups
 
 
 def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Posterior:
@@ -365,17 +300,26 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     problem = Problem(model, header["padded"], header["num_groups"])
     flat, groups = None, None
     if data is not None:
-        bound, flat, groups = bind(model, data)
-        if bound.num_groups != problem.num_groups or bound.lengths != problem.lengths:
-            raise ValueError(f"{path} was fitted to {problem.num_groups} groups, the data have {bound.num_groups}")
-        problem = bound
+        problem, flat, groups = _bind_again(path, problem, data)
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
-        without_data=header["has_data"] and data is None, converged=header["converged"], stopped=header["stopped"],
+        without_data=header["has_data"] and data is None, outcome=saved_outcome(header), stopped=header["stopped"],
         estimators=header["estimators"],
     )  # fmt: skip
 
 
-def _first(pair: Any, index: int) -> Any:
-    return None if pair is None else pair[index]
+def _bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
+    """Bind a fitted model to data that are given anew, which must have the same groups."""
+    problem, flat, groups = bind(fitted.model, data)
+    if (problem.num_groups, problem.lengths) != (fitted.num_groups, fitted.lengths):
+        raise ValueError(
+            f"{whose} was fitted to {fitted.num_groups} groups, the data have {problem.num_groups}"
+            f" (padded to {fitted.lengths} and {problem.lengths})"
+        )
+    return problem, flat, groups
+
+
+def _moment(latent: Latent, params: Any, index: int) -> Any:
+    moments = latent.family.moments(params)
+    return None if moments is None else moments[index]

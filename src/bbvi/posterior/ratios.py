@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bbvi.blankets.analysis import row_shapes
+from bbvi.blankets.trace import Trace, trace_group, trace_prior
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
-from bbvi.model.problem import Problem, group_terms, prior_terms, total
+from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs
 
@@ -43,15 +45,19 @@ def from_samples(samples: np.ndarray) -> Estimate:
 class Ratios:
     """log p - log q of a problem at draws of (seed, sample, group): the globals' part and each group's."""
 
-    def __init__(self, problem: Problem, floats_per_draw: int):
-        self.problem, self.floats_per_draw = problem, floats_per_draw
+    def __init__(self, problem: Problem, data: Any, groups: AbstractGroups | None):
+        prior = trace_prior(problem, data)
+        group = None if groups is None else trace_group(problem, row_shapes(groups))
+        self.problem = problem
+        self.floats_per_draw = max(trace.largest() for trace in (prior, group) if trace is not None)
 
         def at_globals(params: Lambda, data: Any, key: Key, samples: Array):
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
-            return beta, total(prior_terms(problem, beta, data, len(samples))) - log_q_total
+            return beta, total(prior.at_samples((beta,), data, len(samples))) - log_q_total
 
         def at_groups(beta: dict[str, Array], batch: Batch, key: Key, samples: Array) -> Float[Array, "batch samples"]:
-            return group_log_ratios(problem, beta, batch, key=key, samples=samples)
+            assert group is not None
+            return group_log_ratios(problem, group, beta, batch, key=key, samples=samples)
 
         self._at_globals = eqx.filter_jit(at_globals, **for_many_runs())
         self._at_groups = eqx.filter_jit(at_groups, **for_many_runs())
@@ -114,7 +120,7 @@ def elbo_samples(
 
 
 def group_log_ratios(
-    problem: Problem, beta: dict[str, Array], batch: Batch, *, key: Key, samples: Array
+    problem: Problem, trace: Trace, beta: dict[str, Array], batch: Batch, *, key: Key, samples: Array
 ) -> Float[Array, "batch samples"]:
     """log p(x_i, z_i | beta) - log q(z_i) of each group, at its draws and the given samples of the globals."""
 
@@ -122,6 +128,6 @@ def group_log_ratios(
         z, log_q_total = draw_values(
             problem, problem.locals, params, key=fold(key, group), samples=samples, group=group, own=own
         )
-        return total(group_terms(problem, beta, z, row, len(samples))) - log_q_total
+        return total(trace.at_samples((beta, z), row, len(samples))) - log_q_total
 
     return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)

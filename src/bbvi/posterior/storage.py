@@ -38,7 +38,7 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], array
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read a file of this kind; every way in which it can be unreadable gives a ValueError that says so."""
+    """Read a file of this kind; raise a ValueError that says why if it is not one."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} does not exist")
     try:
@@ -58,7 +58,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """Nested dicts of arrays as one dict with names joined by a slash."""
+    """Turn nested dicts of arrays into one dict with names joined by a slash."""
     if not isinstance(tree, dict):
         return {prefix: np.asarray(tree)}
     out: dict[str, np.ndarray] = {}
@@ -68,7 +68,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
+    """Undo `flatten`."""
     tree: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, last = name.split("/")
@@ -80,7 +80,7 @@ def unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def describe(model: Any) -> dict[str, Any]:
-    """What must agree between a model and a file for the file's parameters to be the model's."""
+    """Describe a model by what must agree with a file for the file's parameters to be the model's."""
     return {
         "model": type(model).__name__,
         **{part: {name: x.describe() for name, x in latents.items()} for part, latents in model.factors.items()},

@@ -11,7 +11,7 @@ from bbvi.posterior.values import Ragged
 
 
 def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
-    """One row for each element, at most `limit` for a latent; what was left out is in `.attrs["note"]`."""
+    """Make a table with one row for each element, at most `limit` for a latent; what was left out is in `.attrs["note"]`."""
     latents = posterior.model.globals | posterior.model.locals
     numbers = posterior._numbers(groups) if posterior.model.locals else np.arange(0)
     shown: Any = numbers[: max(1, limit)] if len(numbers) else None
@@ -69,7 +69,7 @@ class _Summary(pd.DataFrame):
 
 
 def _elements(value: Any, groups: Any, name: str, *, discrete: bool):
-    """Labels such as theta[3] and the index of each element."""
+    """Yield a label such as theta[3] and the index of each element."""
     if groups is None:
         shape = np.shape(value)[:-1] if discrete else np.shape(value)
         for index in np.ndindex(*shape):

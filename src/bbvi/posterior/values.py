@@ -1,10 +1,17 @@
-"""What a posterior hands out: ragged arrays that know their groups' lengths, and tables that refuse nonsense."""
+"""What a posterior hands out: draws, ragged arrays that know their groups' lengths, tables that refuse nonsense."""
 
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
+
+from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q
+from bbvi.model.groups import AbstractGroups
+from bbvi.model.latents import Latent
+from bbvi.numerics.address import Key, fold
 
 
 class _Lengths:
@@ -26,7 +33,7 @@ class Ragged:
 
     @classmethod
     def of(cls, padded: Array, own: dict[int, np.ndarray], group_axis: int) -> "Ragged":
-        """`own` maps an axis, counted from the one after the groups, to each group's length."""
+        """Make one from a padded array; `own` maps an axis, counted from the one after the groups, to each group's length."""
         return cls(padded, _Lengths(own), group_axis)
 
     def __len__(self) -> int:
@@ -64,3 +71,74 @@ class Table(dict):
         if name in self._refused:
             raise TypeError(self._refused[name])
         raise KeyError(f"no latent {name!r}; there are {sorted([*self, *self._refused])}")
+
+
+# compiled once for a latent and a number of draws, however often they are asked for; without options for the compiler,
+# which JAX would refuse inside a program of the user's
+@functools.partial(jax.jit, static_argnames=("name", "latent", "draws", "padded"))
+def sample_latent(
+    params: Any,
+    key: Key,
+    groups: Array | None,
+    name: str,
+    latent: Latent,
+    draws: MonteCarlo,
+    padded: tuple[tuple[str, int], ...],
+) -> Array:
+    """Draw from one latent's q: `(draws, ...)`, or from these groups' rows, `(draws, group, ...)`."""
+    samples = jnp.arange(draws.num, dtype=jnp.uint32)
+
+    def one(p: Any, at: Key) -> Array:
+        u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
+        return jnp.moveaxis(latent_values(latent, u), -1, 0)
+
+    if groups is None:
+        return one(params, key)
+    return jax.vmap(lambda p, group: one(p, fold(key, group)), out_axes=1)(params, groups)
+
+
+@functools.partial(jax.jit, static_argnames=("latent", "padded", "local"))
+def log_q_of_latent(
+    params: Any, z: Array, own: dict[str, Array], latent: Latent, padded: tuple[tuple[str, int], ...], local: bool
+) -> Float[Array, ""]:
+    """Return log q of one latent, summed over its factors that are not padding."""
+
+    def one(p: Any, z_one: Array, lengths: dict[str, Array]) -> Array:
+        inverse = latent.family.coordinates
+        for _ in latent.shape:
+            inverse = jax.vmap(inverse)
+        log_density = log_q(latent, p, inverse(z_one)[..., None])[..., 0]
+        keep = latent.mask(dict(padded), lengths) if lengths else True
+        return jnp.where(keep, log_density, 0).sum()
+
+    return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
+
+
+def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:
+    """Return every group's length of every ragged axis."""
+    if groups is None:
+        return {}
+    return {axis: np.asarray(own) for axis, own in groups.lengths(np.arange(len(groups))).items()}
+
+
+def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
+    """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
+    if "logits" not in params:
+        return None
+    if latent.support in ("categorical", "one_hot"):
+        return np.asarray(jax.nn.softmax(params["logits"]))
+    if latent.support == "binary":
+        one = np.asarray(jax.nn.sigmoid(params["logits"]))
+        return np.stack([1 - one, one], -1)
+    return None
+
+
+def central_value(latent: Latent, params: Any, mean: Any) -> Array:
+    """Return a central value of a latent: its mean, or its most probable category."""
+    if latent.support == "categorical":
+        return jnp.argmax(params["logits"], -1)
+    if latent.support == "one_hot":
+        return jax.nn.one_hot(jnp.argmax(jnp.asarray(mean), -1), *latent.event, dtype=int)
+    if latent.family.is_discrete():
+        return jnp.round(jnp.asarray(mean)).astype(int)
+    return jnp.asarray(mean, float)

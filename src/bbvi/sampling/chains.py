@@ -88,7 +88,7 @@ class Chains:
 
 
 def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lanes]) -> np.ndarray:
-    """A local's draws of all buckets, groups after draws, at the longest length; NaN where a group is shorter."""
+    """Join a local's draws of all buckets, groups after draws, at the longest length; NaN where a group is shorter."""
     latent = problem.locals[name]
     shape = problem.shape(name)
     num_chains, num_draws = values[1][name].shape[:2]
@@ -104,7 +104,7 @@ def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lan
 
 
 class Run(NamedTuple):
-    """Chains that are ready to go. `held` are draws of the globals, by chain and draw, in coordinates."""
+    """Chains that are ready to run. `held` are draws of the globals, by chain and draw, in coordinates."""
 
     problem: Problem
     kernel: AbstractKernel
@@ -118,7 +118,7 @@ class Run(NamedTuple):
 
 
 def drain(run: Run) -> Iterator[Chains]:
-    """Chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
+    """Run chunk after chunk. The length of a chunk depends on the clock; nothing that is computed does."""
     began, schedule = time.monotonic(), run.schedule
     compiled = _Compiled(run)
     records: list[Record] = []
@@ -211,7 +211,7 @@ class _Compiled:
 
 
 def _rates(scene: Scene, info: Info, lanes: list[Lanes]) -> Arrays:
-    """Of each latent, the share of its elements that were accepted."""
+    """Give the share of each latent's elements that were accepted."""
     made: dict[str, Any] = {}
     for n, part in enumerate(info.accepted if scene.move_globals else [{}, *info.accepted[1:]]):
         for name, yes in part.items():
@@ -221,7 +221,7 @@ def _rates(scene: Scene, info: Info, lanes: list[Lanes]) -> Arrays:
 
 
 def held_draw(schedule: Schedule, done: int) -> int:
-    """Which draw of the globals stands for this draw; burn-in goes through all of them, backwards to the first."""
+    """Choose the draw of the globals to hold for this draw; burn-in goes through all of them, backwards to the first."""
     if done >= schedule.num_burn_in:
         return done - schedule.num_burn_in
     return (schedule.num_burn_in - 1 - done) * schedule.num_draws // schedule.num_burn_in

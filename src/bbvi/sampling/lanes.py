@@ -1,4 +1,4 @@
-"""Section 5.3 on section 3.1: the terms of log p at a state of a chain, and how a move changes each log p_i.
+"""Section 5.3: the data and masks that each part of log p needs to be evaluated at the state of a chain.
 
 A scope is the terms that no group owns, or those of a bucket of groups, which stand on the last axis ("lanes").
 What the model sees of a state is a `Point`; scope 0 is the globals', the others are buckets'.
@@ -19,7 +19,7 @@ from bbvi.model.problem import Problem
 
 
 def all_lanes(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> list[Lanes]:
-    """The arrays of each scope."""
+    """Collect the arrays of each scope."""
     found = [Lanes(data, jnp.zeros(1, jnp.uint32), _real(analysis.problem, analysis.problem.globals, {}, 1))]
     if groups is None:
         return found

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def mixing(draws: Any, *, limit: int = 200) -> "pd.DataFrame":
-    """Acceptance, the largest rank-normalised R-hat and the smallest effective sample size of each latent.
+    """Tabulate acceptance, the largest rank-normalised R-hat and the smallest effective sample size of each latent.
 
     Of a latent with more than `limit` elements that many are looked at, evenly spread.
 

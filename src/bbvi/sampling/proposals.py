@@ -14,17 +14,27 @@ from jaxtyping import Array, Float
 from numpyro.distributions import biject_to
 
 from bbvi.families import (
+    AbstractChart,
     AbstractFamily,
     Bernoulli,
     Beta,
+    Binary,
     Categorical,
+    Categories,
+    Counts,
     Dirichlet,
     Gamma,
     JointNormal,
     Normal,
     OneHot,
+    OneHotVectors,
     Poisson,
+    Positive,
+    Real,
+    Simplex,
+    Through,
     TransformedNormal,
+    Unit,
 )
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address
@@ -45,7 +55,7 @@ class AbstractProposal(eqx.Module):
 
     @abstractmethod
     def __call__(self, u: Array, log_step: Float[Array, ""], address: Address) -> tuple[Array, Float[Array, ""]]:
-        """Coordinates of z', and the Hastings correction."""
+        """Propose: the coordinates of z', and the Hastings correction."""
 
     @property
     def largest_log_step(self) -> float:
@@ -85,7 +95,7 @@ class GammaStep(AbstractProposal):
 
 
 def _sinh_beyond_r(r: Float[Array, ""]) -> Float[Array, ""]:
-    """sinh(r) - r, without cancellation."""
+    """Compute sinh(r) - r without cancellation."""
     small = r**3 * polynomial(r * r, [1 / 6, 1 / 120, 1 / 5040, 1 / 362880, 1 / 39916800])
     return jnp.where(jnp.abs(r) < 1, small, jnp.sinh(r) - r)
 
@@ -130,7 +140,7 @@ class TransformedStep(AbstractProposal):
         size = u.size
         numbers = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
         noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(numbers)
-        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.target)
+        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.support())
 
         def log_jacobian(at: Array) -> Array:
             return jnp.sum(transform.log_abs_det_jacobian(at, transform(at)))
@@ -139,7 +149,7 @@ class TransformedStep(AbstractProposal):
 
 
 class Flip(AbstractProposal):
-    """The other value of two, now and then the same: symmetric."""
+    """z' is the other of two values, now and then the same: symmetric."""
 
     family: AbstractFamily = Bernoulli()
 
@@ -152,7 +162,7 @@ class Flip(AbstractProposal):
 
 
 class OtherCategory(AbstractProposal):
-    """One of the k - 1 other values, all alike, now and then the same: symmetric."""
+    """z' is one of the k - 1 other values, all equally likely, now and then the same: symmetric."""
 
     family: Categorical
 
@@ -180,7 +190,7 @@ class OtherOneHot(AbstractProposal):
 
 
 def _turn(k: int, address: Address) -> tuple[Array, Array]:
-    """By how many places of k to turn, 1 to k - 1, and whether to stay."""
+    """Draw by how many places of k to turn, 1 to k - 1, and whether to stay."""
     which, stay = address.uniforms()
     return 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2), stay < _STAY
 
@@ -203,17 +213,16 @@ class CountStep(AbstractProposal):
 
 
 def proposal(latent: Latent) -> AbstractProposal:
-    """The proposal for a latent's support, whatever its family of q."""
-    support = latent.family.support()
-    if isinstance(latent.family, JointNormal) and latent.support != "simplex":
-        return TransformedStep(TransformedNormal(support, latent.event))
-    made: dict[str, Any] = {
-        "real": NormalStep, "positive": GammaStep, "unit_interval": BetaStep, "binary": Flip,
-        "count": lambda: CountStep(top=getattr(support, "upper_bound", None)),
-        "one_hot": lambda: OtherOneHot(OneHot(latent.event[0])),
-        "simplex": lambda: DirichletStep(Dirichlet(latent.event[0])),
-        "interval": lambda: TransformedStep(TransformedNormal(support)),
-        "ordered": lambda: TransformedStep(TransformedNormal(support, latent.event)),
-        "categorical": lambda: OtherCategory(Categorical(int(support.upper_bound) + 1)),
+    """Choose the proposal by a latent's support, whatever its family of q."""
+    support, chart = latent.family.support(), latent.chart
+    if isinstance(latent.family, JointNormal) and not isinstance(chart, Simplex):
+        return TransformedStep(TransformedNormal(Through(support, latent.event)))
+    made: dict[type[AbstractChart], Any] = {
+        Real: NormalStep, Positive: GammaStep, Unit: BetaStep, Binary: Flip,
+        Counts: lambda: CountStep(top=getattr(support, "upper_bound", None)),
+        OneHotVectors: lambda: OtherOneHot(OneHot(chart.num_categories)),
+        Simplex: lambda: DirichletStep(Dirichlet(chart.num_categories)),
+        Through: lambda: TransformedStep(TransformedNormal(Through(support, chart.shape))),
+        Categories: lambda: OtherCategory(Categorical(int(support.upper_bound) + 1)),
     }  # fmt: skip
-    return made[latent.support]()
+    return made[type(chart)]()

@@ -22,6 +22,7 @@ from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.numerics.xla import for_one_run
+from bbvi.posterior.arviz import flat_draws
 from bbvi.sampling.chains import Chains, Run, Schedule, drain
 from bbvi.sampling.lanes import all_lanes
 from bbvi.sampling.proposals import AbstractProposal, proposal
@@ -126,7 +127,7 @@ def iterate_metropolis(
     hold: Any = None,
     keep: Sequence[str] | None = None,
 ) -> Iterator[Chains]:
-    """The loop of `metropolis_within_gibbs` as a generator: the chains so far, once for each compiled chunk of sweeps.
+    """Run `metropolis_within_gibbs` as a generator: yield the chains so far, once for each compiled chunk of sweeps.
 
     `kernel` is `Coordinatewise()` by default; `AllAtOnce()` is plain Metropolis-Hastings.
 
@@ -174,7 +175,7 @@ def _prepare(
         analysis = analysis._replace(buckets=())
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
-        check_padding(problem, groups)
+        check_padding(problem, analysis.blankets, groups)
     key = seed_key(seed)
     lanes = all_lanes(analysis, flat, groups)
     scene = _scene(analysis, groups, hold is None)
@@ -203,7 +204,7 @@ def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool
 
 
 def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:
-    """A draw from the q from which a fit would start, for each chain; rows by the number of their group."""
+    """Draw each chain's start from the q from which a fit would start."""
     params, samples, at = starting_params(problem, key), jnp.arange(num_chains, dtype=jnp.uint32), fold(key, "chains")
 
     def coordinates(name: str, values: Array) -> Array:
@@ -235,7 +236,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
-    """Coordinates of values `(chain, *factors, *event, lanes)`."""
+    """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
     many = jax.vmap(of_latent.family.coordinates, in_axes=-1, out_axes=-1)
     for _ in ("chain", *latent.shape):
         many = jax.vmap(many)
@@ -243,15 +244,16 @@ def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> 
 
 
 def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:
-    """Draws of the globals dealt out to the chains, `(chain, draw, *factors, *event, 1)`, in coordinates."""
+    """Deal draws of the globals out to the chains, `(chain, draw, *factors, *event, 1)`, in coordinates."""
     if not problem.locals:
         raise ValueError("hold= keeps the globals and moves locals: the model needs locals")
     values = hold
     if hasattr(hold, "posterior"):
-        stacked = hold.posterior.stack(draw_=("chain", "draw")).transpose("draw_", ...)
-        values = {name: stacked[name].values for name in stacked.data_vars}
+        values = flat_draws(hold.posterior)
     if not isinstance(values, Mapping):
-        raise TypeError(f"hold= takes an InferenceData or a dict of draws of the globals, got {type(hold).__name__}")
+        raise TypeError(
+            f"hold= takes draws as ArviZ has them or a dict of draws of the globals, got {type(hold).__name__}"
+        )
     out = {}
     for name, latent in problem.globals.items():
         if name not in values:
@@ -268,7 +270,7 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
 
 
 def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
-    """The log joint has to be finite where the chains start."""
+    """Raise unless the log joint is finite where the chains start."""
 
     def at(u: list[Arrays], lanes: list[Lanes]) -> Any:
         terms = evaluate(scene, [point(scene, s, u[n]) for n, s in enumerate(scene.scopes)], lanes)

@@ -32,7 +32,7 @@ class ChainState(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a sweep tells: by scope, each coordinate's probability of acceptance and whether it was accepted; log p."""
+    """What a sweep reports: by scope, each coordinate's probability of acceptance and whether it was accepted; log p."""
 
     probability: list[Arrays]
     accepted: list[Arrays]

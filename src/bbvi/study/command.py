@@ -4,20 +4,12 @@ from typing import Any
 
 import click
 
-import bbvi
 from bbvi.study.models import MODELS
 from bbvi.study.plan import SIZES, Plan, model_named
 from bbvi.study.read_csv import BadFile
-from bbvi.study.run import run
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(bbvi.__version__, prog_name="bbvi")
-def main() -> None:
-    """Black Box Variational Inference (Ranganath, Gerrish and Blei, 2014)."""
-
-
-@main.command()
+@click.command()
 @click.option("--quick", is_flag=True, help=f"A few minutes: {SIZES['quick']} simulated patients alone.")
 @click.option("--full", is_flag=True, help=f"The paper's size: {SIZES['full']} simulated patients.")
 @click.option("--patients", "num_patients", type=int, help="How many patients to simulate.")
@@ -36,6 +28,8 @@ def study(quick: bool, full: bool, models: str | None, **options: Any) -> None:
 
     Without --data it studies a simulated cohort of the paper's shape and the Mayo Clinic's PBC data, which come with bbvi.
     """
+    from bbvi.study.run import run  # matplotlib is slow to import, and --help need not wait for it
+
     try:
         plan = make_plan(quick=quick, full=full, models=models, **options)
     except ValueError as error:
@@ -51,7 +45,7 @@ def study(quick: bool, full: bool, models: str | None, **options: Any) -> None:
 
 
 def make_plan(*, quick: bool = False, full: bool = False, models: str | None = None, **options: Any) -> Plan:
-    """The plan of a command line.
+    """Make the plan of a command line, or say which options do not go together.
 
     Examples:
         >>> make_plan(quick=True, models="gamma, gamma-ts", seed=3).models

@@ -1,5 +1,6 @@
 """Section 5.1, on data that are public: the Mayo Clinic's sequential labs of primary biliary cholangitis."""
 
+from dataclasses import replace
 from importlib.resources import files
 
 from bbvi.study.patients import Patients
@@ -21,4 +22,4 @@ def load_mayo() -> Patients:
         (312, 1945, 'bili')
     """
     path = files("bbvi.study") / "data" / "pbcseq_labs.csv"
-    return read_csv(str(path), patient="id", time="day", name="Mayo PBC", source=SOURCE)
+    return replace(read_csv(str(path), patient="id", time="day", source=SOURCE), name="Mayo PBC")

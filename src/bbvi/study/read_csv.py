@@ -59,7 +59,6 @@ def read_csv(
     value: str | None = None,
     positive_for: Sequence[str] = (),
     min_patients: int = 2,
-    name: str | None = None,
     source: str | None = None,
 ) -> Patients:
     """Read patients' labs from a CSV file whose first line names the columns.
@@ -71,6 +70,7 @@ def read_csv(
 
     Args:
         positive_for: models that need positive labs; if there are any, a lab at or below 0 is an error.
+        source: where the data come from, in a sentence; default the file's name.
 
     Examples:
         >>> import os, tempfile
@@ -95,7 +95,7 @@ def read_csv(
     _check_order(table, cells, is_long)
     _check_values(table, cells, positive_for)
     _check_coverage(table, cells, min_patients)
-    return _collect(cells, name or table.name, source or f"{table.name}, {'long' if is_long else 'wide'} form")
+    return _collect(cells, table.name, source or f"{table.name}, {'long' if is_long else 'wide'} form")
 
 
 def _read(path: Path) -> Table:

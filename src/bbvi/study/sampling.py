@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import bbvi
+from bbvi.posterior.arviz import flat_draws
 from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import BATCH_SIZE, Effort, algorithm
 from bbvi.study.models import MODELS
@@ -115,8 +116,8 @@ def _predictions(
     posterior, out = chains.to_arviz().posterior, []
     for mark in range(len(held)):
         part = posterior.isel(draw=slice(mark * _GLOBALS + _SETTLING, (mark + 1) * _GLOBALS))
-        stacked = part.stack(draw_=("chain", "draw")).transpose("draw_", ...)
-        draws = plain({name: stacked[name].values for name in (*model.globals, *model.locals)})
+        flat = flat_draws(part)
+        draws = plain({name: flat[name] for name in (*model.globals, *model.locals)})
         out.append(score(model, draws, test))
     return out
 

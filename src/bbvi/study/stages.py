@@ -20,7 +20,7 @@ Report = Callable[[float], None]
 
 def uninterrupted(posterior: bbvi.Posterior) -> bbvi.Posterior:
     """The same posterior; a fit that Ctrl-C stopped, which says so and returns, must not count as a finished stage."""
-    if posterior.stopped == "interrupted":
+    if posterior.outcome is bbvi.Outcome.INTERRUPTED:
         raise KeyboardInterrupt
     return posterior
 

@@ -14,16 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 
 from bbvi.blankets.jaxpr.lines import line_of
-from bbvi.blankets.jaxpr.primitives import CUSTOM, scan_sizes
+from bbvi.blankets.jaxpr.primitives import CALLBACKS, CUSTOM, JUMPS, MOVES, REARRANGED, scan_sizes
+from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 
-# results that are not floats are jumps without being listed
-_JUMPS = frozenset("floor ceil round sign rem stop_gradient nextafter bitcast_convert_type".split())
-_CALLBACKS = frozenset("pure_callback io_callback".split())
-_MOVES = frozenset("broadcast_in_dim convert_element_type reshape squeeze expand_dims copy copy_p neg".split())
+#: a constant that is nowhere finite stays so under these
+_KEEP_INFINITE = MOVES | REARRANGED | {"neg"}
 #: functions of JAX that are continuous and have the right derivative, though they use such operations
 _TRUSTED = frozenset(
     "logsumexp softmax log_softmax logmeanexp standardize elu selu celu leaky_relu hard_tanh nan_to_num "
@@ -32,6 +31,9 @@ _TRUSTED = frozenset(
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
 _CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient".split())
 _JAX, _NUMPYRO = (os.path.dirname(str(module.__file__)) for module in (jax, numpyro))
+
+
+_rule: Rules[Callable[[Any, list["_Seen"], "Calls"], list["_Seen"]]] = Rules()
 
 
 class _Place(NamedTuple):
@@ -68,17 +70,9 @@ def find_jump(closed: ClosedJaxpr, names: Sequence[str | None]) -> Jump | None:
 
 
 def _walk(closed: ClosedJaxpr, inputs: Sequence[_Seen], function: str | None, calls: Calls) -> list[_Seen]:
-    jaxpr = closed.jaxpr
-    env = dict(zip(jaxpr.invars, inputs, strict=True))
-    env |= {v: _constant(c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True)}
-
-    def of(atom: Any) -> _Seen:
-        return _constant(atom.val) if isinstance(atom, Literal) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        made = _equation(eqn, [of(atom) for atom in eqn.invars], function, calls)
-        env.update(zip(eqn.outvars, made, strict=True))
-    return [of(atom) for atom in jaxpr.outvars]
+    seen = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+    seen |= {v: _constant(c) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
+    return propagate(closed.jaxpr, seen, _constant, lambda eqn, ins: _equation(eqn, ins, function, calls))
 
 
 def _constant(value: Any) -> _Seen:
@@ -91,7 +85,7 @@ def _constant(value: Any) -> _Seen:
 
 def _equation(eqn: Any, seen: list[_Seen], function: str | None, calls: Calls) -> list[_Seen]:
     if not any(s.inputs for s in seen):
-        kept = eqn.primitive.name in _MOVES and seen[0].infinite
+        kept = eqn.primitive.name in _KEEP_INFINITE and seen[0].infinite
         inner = called(eqn)
         return _walk(inner, seen, function, calls) if inner is not None else [_Seen(infinite=kept)] * len(eqn.outvars)
     name, where = eqn.primitive.name, (_Place(eqn.source_info, function), *calls)
@@ -100,7 +94,7 @@ def _equation(eqn: Any, seen: list[_Seen], function: str | None, calls: Calls) -
         return [_Seen(all_inputs, _first(seen))] * len(eqn.outvars)
     if (inner := called(eqn)) is not None:
         return _walk(inner, seen, eqn.params.get("name"), where)
-    rule = _RULES.get(name)
+    rule = _rule.of(eqn)
     if rule is not None:
         return rule(eqn, seen, where)
     jump = _first(seen)
@@ -108,7 +102,7 @@ def _equation(eqn: Any, seen: list[_Seen], function: str | None, calls: Calls) -
     # what compares has been judged; its result may be turned and joined
     smooth = any(s.inputs and jnp.issubdtype(a.aval.dtype, jnp.inexact) for s, a in zip(seen, eqn.invars, strict=True))
     for variable in eqn.outvars:
-        jumps = name in _JUMPS or name in _CALLBACKS or not jnp.issubdtype(variable.aval.dtype, jnp.inexact)
+        jumps = name in JUMPS | CALLBACKS or not jnp.issubdtype(variable.aval.dtype, jnp.inexact)
         new = jump or (_jump(name, all_inputs, where) if smooth and jumps and not _is_trusted(name, where) else None)
         out.append(_Seen(all_inputs, new))
     return out
@@ -146,6 +140,7 @@ def _frames(where: Calls) -> Iterator[Any]:
         yield from frames
 
 
+@_rule(jax.lax.select_n_p)
 def _select(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     """A choice between values; where one is a constant inf or nan it is a check of the support."""
     cases = seen[1:]
@@ -154,6 +149,7 @@ def _select(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     return [_Seen(inputs, _first(cases if checks else seen))]
 
 
+@_rule(jax.lax.sort_p)
 def _sort(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     """What is sorted is continuous; what is carried along jumps from place to place."""
     inputs, jump = frozenset().union(*(s.inputs for s in seen)), _first(seen)
@@ -161,6 +157,7 @@ def _sort(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     return [_Seen(inputs, jump if number == 0 else carried) for number in range(len(eqn.outvars))]
 
 
+@_rule(jax.lax.cond_p)
 def _cond(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     which, *arguments = seen
     branches = [_walk(branch, arguments, where[0].function, where[1:]) for branch in eqn.params["branches"]]
@@ -170,29 +167,23 @@ def _cond(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     ]
 
 
+@_rule(jax.lax.while_p)
 def _while(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     """No derivative backwards through a loop of unknown length."""
     inputs = frozenset().union(*(s.inputs for s in seen))
     return [_Seen(inputs, _first(seen) or _jump("while_loop", inputs, where))] * len(eqn.outvars)
 
 
+@_rule(jax.lax.scan_p)
 def _scan(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
     """A loop: what is carried reads what any step made it read."""
     num_consts, num_carry = scan_sizes(eqn)
-    consts, carry = seen[:num_consts], seen[num_consts : num_consts + num_carry]
-    while True:
-        made = _walk(
-            eqn.params["jaxpr"], [*consts, *carry, *seen[num_consts + num_carry :]], where[0].function, where[1:]
-        )
-        wider = [
-            _Seen(a.inputs | b.inputs, a.jump or b.jump, a.infinite and b.infinite)
-            for a, b in zip(carry, made[:num_carry], strict=True)
-        ]
-        if wider == carry:
-            return [*carry, *made[num_carry:]]
-        carry = wider
 
+    def step(cells: list[_Seen]) -> list[_Seen]:
+        return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
 
-_RULES: dict[str, Callable[[Any, list[_Seen], Calls], list[_Seen]]] = {
-    "select_n": _select, "sort": _sort, "cond": _cond, "while": _while, "scan": _scan,
-}  # fmt: skip
+    def join(a: _Seen, b: _Seen) -> _Seen:
+        return _Seen(a.inputs | b.inputs, a.jump or b.jump, a.infinite and b.infinite)
+
+    cells, made = through_carry(eqn, seen, step, join)
+    return [*cells[num_consts : num_consts + num_carry], *made[num_carry:]]

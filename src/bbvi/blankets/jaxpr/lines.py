@@ -8,11 +8,15 @@ import equinox
 import jax
 import numpyro
 
-_MACHINERY = tuple(os.path.dirname(str(module.__file__)) for module in (jax, equinox))
-_DENSITIES = (os.path.dirname(str(numpyro.__file__)), str(Path(__file__).parents[2]))
+_BBVI = Path(__file__).parents[2]
+_MACHINERY = (*(os.path.dirname(str(module.__file__)) for module in (jax, equinox)), "<")
+#: densities, and the special functions that they call
+_DENSITIES = (os.path.dirname(str(numpyro.__file__)), str(_BBVI / "families"), str(_BBVI / "numerics"))
+#: models that are written as a user's are
+_MODELS = str(_BBVI / "study")
 
 
-class Place(NamedTuple):
+class Source(NamedTuple):
     """File and line, and whether that is in a library of densities."""
 
     file: str
@@ -20,26 +24,27 @@ class Place(NamedTuple):
     library: bool
 
 
-def place_of(source_info: Any, *, inside_call: bool = False) -> Place | None:
-    """The innermost place that is not JAX's own.
+def source_of(source_info: Any, *, inside_call: bool = False) -> Source | None:
+    """The innermost line that is not JAX's own.
 
     A compiled function is traced once: what lies outside of it, seen from inside, may be an earlier caller. So with
     `inside_call` the search ends where JAX was called to compile.
     """
     for frame in source_info.traceback.frames if source_info.traceback is not None else []:
-        if frame.file_name.startswith(_MACHINERY) or frame.file_name.startswith("<"):
+        if frame.file_name.startswith(_MACHINERY):
             if inside_call and frame.file_name.endswith("pjit.py"):
                 return None
             continue
-        return Place(frame.file_name, frame.line_num, frame.file_name.startswith(_DENSITIES))
+        return Source(frame.file_name, frame.line_num, frame.file_name.startswith(_DENSITIES))
     return None
 
 
 def line_of(source_info: Any) -> str:
     """File and line of the innermost function that is neither a library's nor ours; empty if there is none."""
     for frame in source_info.traceback.frames if source_info.traceback is not None else []:
-        if frame.file_name.startswith(_DENSITIES[1]) and not frame.file_name.endswith("gamma_e.py"):
+        if frame.file_name.startswith((*_MACHINERY, *_DENSITIES)):
+            continue
+        if frame.file_name.startswith(str(_BBVI)) and not frame.file_name.startswith(_MODELS):
             return ""
-        if not frame.file_name.startswith((*_MACHINERY, *_DENSITIES, "<")):
-            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
+        return f"{os.path.basename(frame.file_name)}:{frame.line_num}"
     return ""

@@ -1,28 +1,59 @@
 """Tables of JAX primitives by what they do, and their parameters as each supported version of JAX spells them."""
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.extend.core import primitives as extended
+
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
 
 # functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
-CUSTOM = frozenset("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr".split())
-CALLS = frozenset("jit pjit closed_call core_call eval_jaxpr remat remat2 checkpoint".split()) | CUSTOM
-ELEMENTWISE = frozenset(
+CUSTOM = _names("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr")
+CALLS = _names("jit pjit closed_call core_call eval_jaxpr remat remat2 checkpoint") | CUSTOM
+CALLBACKS = _names("pure_callback io_callback debug_callback")
+ELEMENTWISE = _names(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
     "convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
     "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul nan_to_num ne neg "
     "nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt "
     "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan "
-    "tanh xor zeta".split()
+    "tanh xor zeta"
 )
+REDUCTIONS = _names("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin")
+CUMULATIVE = _names("cumsum cumprod cummax cummin cumlogsumexp")
+SCATTERS = _names("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
+COPIES = _names("copy copy_p")
+#: the sum over all elements does not change under these, if the type is wide enough
+REARRANGED = _names("reshape squeeze expand_dims transpose rev convert_element_type") | COPIES
+#: each element of the result is an element of the one array that goes in
+MOVES = _names("broadcast_in_dim reshape transpose squeeze expand_dims tile rev slice")
+#: the same for several arrays, or for one that falls apart
+JOINS = _names("concatenate pad split stack unstack")
+ADDITIONS = _names("neg add add_any sub")
+#: without a derivative; results that are not floats jump without being listed
+JUMPS = _names("floor ceil round sign rem stop_gradient nextafter bitcast_convert_type")
 
 
-REDUCTIONS = frozenset(
-    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split()
-)
+def named(names: Iterable[str]) -> list[Primitive]:
+    """The primitives of these names, as far as this version of JAX has them."""
+    return [_PUBLIC[name] for name in sorted(names) if name in _PUBLIC]
 
 
-CUMULATIVE = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
+def _public() -> dict[str, Primitive]:
+    spaces = [vars(module).values() for module in (extended, jax.lax, jax.lax.linalg)]
+    empty = jax.make_jaxpr(lambda: jax.pure_callback(np.zeros, jax.ShapeDtypeStruct((), np.float32)))()
+    callbacks = [eqn.primitive for eqn in empty.jaxpr.eqns]
+    return {p.name: p for p in itertools.chain(callbacks, *spaces) if isinstance(p, Primitive)}
+
+
+_PUBLIC = _public()
 
 
 def closed_trace(value: Any) -> ClosedJaxpr | None:

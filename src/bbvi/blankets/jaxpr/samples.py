@@ -16,7 +16,8 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, scan_sizes
-from bbvi.blankets.jaxpr.run import bind, bind_custom, called, reached, run
+from bbvi.blankets.jaxpr.propagate import reached_through_carry
+from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run
 from bbvi.numerics import special
 
 _MOST_UNROLLED = 16
@@ -116,17 +117,7 @@ class _Rules:
         """A loop whose body is evaluated in the same way; what never meets a sample stays without."""
         params, body = eqn.params, eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
-        has = [isinstance(value, Last) for value in values]
-        while True:
-            entered = reached(body.jaxpr, [v for v, yes in zip(body.jaxpr.invars, has, strict=True) if yes])
-            more = [
-                yes
-                or (num_consts <= i < num_consts + num_carry and _is_in(body.jaxpr.outvars[i - num_consts], entered))
-                for i, yes in enumerate(has)
-            ]
-            if more == has:
-                break
-            has = more
+        has = reached_through_carry(eqn, [isinstance(value, Last) for value in values])
         consts, last = values[:num_consts], num_consts + num_carry
         carried, over = has[num_consts:last], has[last:]
         init = [
@@ -162,10 +153,6 @@ class _Rules:
         arrays = [value.array if isinstance(value, Last) else value for value in values]
         made = jax.vmap(function, in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
         return [Last(array) for array in made]
-
-
-def _is_in(atom: Any, variables: set[Any]) -> bool:
-    return hasattr(atom, "aval") and not hasattr(atom, "val") and atom in variables
 
 
 def _moved(value: Last, move: Callable[[Array], Array]) -> Last:

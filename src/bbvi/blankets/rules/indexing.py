@@ -5,7 +5,6 @@ read. Indices in the data of a group: what a look-up yields counts as a read of 
 latents when the batch's indices are there.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
 
+from bbvi.blankets.jaxpr.primitives import SCATTERS, named
 from bbvi.blankets.read_sets import Reads, ReadSets, matrix, merge, mix, own, reduce, stack, union
+from bbvi.blankets.rules import rule
 
 
 class LookUp(NamedTuple):
@@ -47,7 +48,7 @@ class LookUps:
         self.sizes, self.width = sizes, sum(sizes)
         self.found: list[LookUp] = []
 
-    def add(self, scope: Any, eqn: Any, operand: ReadSets) -> Reads:
+    def add(self, interpreter: Any, eqn: Any, operand: ReadSets) -> Reads:
         """A new look-up: each element of the result reads one column of its own, and what all elements share."""
         out = eqn.outvars[0].aval.shape
         reading = sparse.csc_array(matrix(operand, operand.ids.size, self.width))
@@ -60,7 +61,7 @@ class LookUps:
             part = sparse.csr_array(reading[:, columns[~shared[columns]]])
             counts = np.diff(part.indptr)
             if counts.max(initial=0) > 1:
-                scope.lose(eqn, "each element that is looked up reads several elements of one latent")
+                interpreter.lose(eqn, "each element that is looked up reads several elements of one latent")
                 shared[columns] |= np.diff(reading[:, columns].indptr) > 0
             elif counts.any():
                 target = np.full(operand.ids.size, -1)
@@ -79,18 +80,19 @@ class LookUps:
         return result
 
 
-def _gather(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
-    operand, known = ins[0], scope.known(eqn.invars[1])
+@rule(jax.lax.gather_p)
+def _gather(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    operand, known = ins[0], interpreter.known(eqn.invars[1])
     shape = eqn.invars[1].aval.shape
     if known is None:
         known = np.zeros(shape, int), np.zeros(shape, bool)
-        if ins[1] is None and operand is not None and scope.look_ups is not None:
-            return scope.look_ups.add(scope, eqn, operand)
+        if ins[1] is None and operand is not None and interpreter.look_ups is not None:
+            return [interpreter.look_ups.add(interpreter, eqn, operand)]
     values, trusted = known
     unknown = ~trusted.all(tuple(range(len(shape) - 1)))
     axes = [axis for axis, lost in zip(eqn.params["dimension_numbers"].start_index_map, unknown, strict=True) if lost]
     if axes and operand is not None:
-        _say(scope, eqn, latent=ins[1] is not None)
+        _say(interpreter, eqn, latent=ins[1] is not None)
     looked_up = _look_up(eqn, operand, axes, [np.where(unknown, 0, values)])
     offsets = eqn.params["dimension_numbers"].offset_dims
     out = eqn.outvars[0].aval.shape
@@ -98,28 +100,29 @@ def _gather(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
     if index is not None:
         inner = [1 if axis in offsets else size for axis, size in enumerate(out)]
         index = ReadSets(np.broadcast_to(index.ids.reshape(inner), out), index.sets)
-    return union([looked_up, index])
+    return [union([looked_up, index])]
 
 
-def _dynamic_slice(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+@rule(jax.lax.dynamic_slice_p)
+def _dynamic_slice(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     operand, shape, sizes = ins[0], eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
     # a slice of full length begins at 0, whatever it is asked for
     known = [
-        0 if size == full else scope.value_of(atom)
+        0 if size == full else interpreter.value_of(atom)
         for atom, size, full in zip(eqn.invars[1:], sizes, shape, strict=True)
     ]
     axes = [axis for axis, value in enumerate(known) if value is None]
     index = union([r for r, size, full in zip(ins[1:], sizes, shape, strict=True) if size != full])
     if axes and operand is not None:
-        if index is None and scope.look_ups is not None:
-            return scope.look_ups.add(scope, eqn, operand)
-        _say(scope, eqn, latent=index is not None)
+        if index is None and interpreter.look_ups is not None:
+            return [interpreter.look_ups.add(interpreter, eqn, operand)]
+        _say(interpreter, eqn, latent=index is not None)
     part = operand
     for axis, (start, size, full) in enumerate(zip(known, sizes, shape, strict=True)):
         part = _window(part, axis, None if start is None else int(np.clip(start, 0, full - size)), size)
     if index is not None:
         index = ReadSets(np.broadcast_to(index.ids, sizes), index.sets)
-    return union([part, index])
+    return [union([part, index])]
 
 
 def _window(part: Reads, axis: int, start: int | None, size: int) -> Reads:
@@ -133,11 +136,11 @@ def _window(part: Reads, axis: int, start: int | None, size: int) -> Reads:
     return reduce(ReadSets(np.take(part.ids, anywhere, axis), part.sets), (axis + 1,))
 
 
-def _say(scope: Any, eqn: Any, *, latent: bool) -> None:
+def _say(interpreter: Any, eqn: Any, *, latent: bool) -> None:
     if latent:
-        scope.lose(eqn, "a latent is the index: all that it could choose is read")
+        interpreter.lose(eqn, "a latent is the index: all that it could choose is read")
     else:
-        scope.lose(eqn, "an index in the data that is not followed here; look up outside of loops and branches")
+        interpreter.lose(eqn, "an index in the data that is not followed here; look up outside of loops and branches")
 
 
 def _look_up(eqn: Any, operand: Reads, lost: list[int], indices: list[Any]) -> Reads:
@@ -177,23 +180,25 @@ def _whole_rows(eqn: Any) -> bool:
     )
 
 
-def _dynamic_update_slice(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
-    starts = [scope.value_of(atom) for atom in eqn.invars[2:]]
+@rule(jax.lax.dynamic_update_slice_p)
+def _dynamic_update_slice(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    starts = [interpreter.value_of(atom) for atom in eqn.invars[2:]]
     if any(start is None for start in starts):
-        return scope.everything(eqn, ins, "an update at a place that is not known")[0]
+        return interpreter.everything(eqn, ins, "an update at a place that is not known")
     ids, sets = stack(ins[:2], [atom.aval.shape for atom in eqn.invars[:2]])
     into, update = (jnp.asarray(i, jnp.int32) for i in ids)
     updated = jax.lax.dynamic_update_slice(into, update, [jnp.asarray(s) for s in starts])
-    return ReadSets(np.asarray(updated), sets)
+    return [ReadSets(np.asarray(updated), sets)]
 
 
-def _scatter(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+@rule(*named(SCATTERS))
+def _scatter(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     """Each element reads what stood there and all the updates that land on it."""
     operand, update = eqn.invars[0].aval, eqn.invars[2].aval
-    indices = scope.value_of(eqn.invars[1])
+    indices = interpreter.value_of(eqn.invars[1])
     size = int(np.prod(operand.shape))
     if indices is None or size >= 2**24:
-        return scope.everything(eqn, ins, "an update at places that are not known")[0]
+        return interpreter.everything(eqn, ins, "an update at places that are not known")
     keep = {k: eqn.params[k] for k in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")}
     zeros, at = jnp.zeros(operand.shape, jnp.float32), jnp.asarray(indices)
     # the transpose of a sum into places looks these places up
@@ -211,12 +216,4 @@ def _scatter(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
     updates = ins[2]
     if updates is not None:
         updates = merge(ReadSets(updates.ids.ravel()[landed], updates.sets), place[landed], operand.shape)
-    return union([before, updates])
-
-
-RULES: dict[str, Callable[[Any, Any, list[Reads]], Reads]] = {
-    "gather": _gather,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
-    **{name: _scatter for name in ("scatter", *(f"scatter-{how}" for how in ("add", "sub", "mul", "min", "max")))},
-}
+    return [union([before, updates])]

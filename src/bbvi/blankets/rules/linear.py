@@ -1,15 +1,18 @@
 """Section 3.1 for products: dot_general and convolution. An exact zero of a constant is not read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bbvi.blankets.read_sets import MOST_PAIRS, Reads, ReadSets, everything, merge, reduce, union
+from bbvi.blankets.rules import rule
 
 
-def _dot(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+@rule(jax.lax.dot_general_p)
+def _dot(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     contract, batch = eqn.params["dimension_numbers"]
     shapes = [atom.aval.shape for atom in eqn.invars]
     arranged = [_arranged(shape, b, c) for shape, b, c in zip(shapes, batch, contract, strict=True)]
@@ -22,14 +25,14 @@ def _dot(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
             continue
         mine, theirs = (left, right) if k == 0 else (right, left)
         ids = part.ids.transpose(arranged[k]).reshape(num_batch, mine, inner)
-        zero = _zeros(scope, other, arranged[1 - k], (num_batch, theirs, inner))
+        zero = _zeros(interpreter, other, arranged[1 - k], (num_batch, theirs, inner))
         sides.append(_side(ReadSets(ids, part.sets), zero, theirs))
     if sides[1] is not None:
         sides[1] = ReadSets(sides[1].ids.transpose(0, 2, 1), sides[1].sets)
     result = union(
         [None if s is None else ReadSets(np.broadcast_to(s.ids, (num_batch, left, right)), s.sets) for s in sides]
     )
-    return None if result is None else ReadSets(result.ids.reshape(eqn.outvars[0].aval.shape), result.sets)
+    return [None if result is None else ReadSets(result.ids.reshape(eqn.outvars[0].aval.shape), result.sets)]
 
 
 def _side(part: ReadSets, zero: np.ndarray | None, theirs: int) -> Reads:
@@ -46,9 +49,9 @@ def _side(part: ReadSets, zero: np.ndarray | None, theirs: int) -> Reads:
     return merge(ReadSets(ids, part.sets), rows, shape[:3])
 
 
-def _zeros(scope: Any, atom: Any, order: list[int], shape: tuple[int, ...]) -> np.ndarray | None:
+def _zeros(interpreter: Any, atom: Any, order: list[int], shape: tuple[int, ...]) -> np.ndarray | None:
     """Where the other side is known to be exactly zero, (batch, theirs, inner)."""
-    known = scope.known(atom)
+    known = interpreter.known(atom)
     if known is None:
         return None
     zero = known[1] & (known[0] == 0)
@@ -65,7 +68,8 @@ def _sizes(shape: tuple[int, ...], batch: Sequence[int], contract: Sequence[int]
     return tuple(int(np.prod([shape[a] for a in axes])) for axes in (batch, free, contract))  # type: ignore[return-value]
 
 
-def _convolve(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
+@rule(jax.lax.conv_general_dilated_p)
+def _convolve(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     """Run the convolution on numbers, with one entry of the kernel at a time."""
     image, kernel = (atom.aval for atom in eqn.invars)
     numbers = eqn.params["dimension_numbers"]
@@ -73,8 +77,8 @@ def _convolve(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
     out = eqn.outvars[0].aval.shape
     size, entries = int(np.prod(image.shape)), int(np.prod([kernel.shape[a] for a in (features, *space)]))
     if size >= 2**24 or entries * int(np.prod(out)) > MOST_PAIRS:
-        return everything(ins, out)
-    known = scope.known(eqn.invars[1])
+        return [everything(ins, out)]
+    known = interpreter.known(eqn.invars[1])
     read = np.ones(kernel.shape, bool) if known is None else ~(known[1] & (known[0] == 0))
     feature_of = np.broadcast_to(
         np.arange(out[numbers.out_spec[1]]).reshape([-1 if a == numbers.out_spec[1] else 1 for a in range(len(out))]),
@@ -102,10 +106,4 @@ def _convolve(scope: Any, eqn: Any, ins: list[Reads]) -> Reads:
             return None
         return merge(ReadSets(part.ids.ravel()[np.concatenate(members)], part.sets), row, out)
 
-    return union([side(ins[0], images), side(ins[1], weights)])
-
-
-RULES: dict[str, Callable[[Any, Any, list[Reads]], Reads]] = {
-    "dot_general": _dot,
-    "conv_general_dilated": _convolve,
-}
+    return [union([side(ins[0], images), side(ins[1], weights)])]

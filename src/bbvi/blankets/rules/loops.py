@@ -1,4 +1,4 @@
-"""Section 3.1 for loops: what each time step of a `lax.scan` reads, whatever the number of steps.
+"""Section 3.1 for branches and loops: what each time step of a `lax.scan` reads, whatever the number of steps.
 
 The body is interpreted once for all time steps, with time as a leading axis. What the carry reads at each step is
 the least solution of "the carry at t is what the body makes of the carry at t - 1". States that are handed on for
@@ -10,18 +10,32 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from bbvi.blankets.jaxpr.primitives import scan_sizes
-from bbvi.blankets.jaxpr.run import reached, run
+from bbvi.blankets.jaxpr.propagate import reached_through_carry
+from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, covers, everything, reduce, stack, union
+from bbvi.blankets.rules import rule
 
 _ITERATIONS = 4
 _MOST_PLACES = 12
 
 
-def scan(scope: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    """The rule for `scan`: the final carry, then the stacked results."""
+@rule(jax.lax.cond_p)
+def _cond(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """A choice reads what any branch reads, and what it is chosen by."""
+    branches, known = eqn.params["branches"], interpreter.known(eqn.invars[0])
+    if known is not None:
+        chosen = branches[int(np.clip(known[0], 0, len(branches) - 1))]
+        return interpreter.nested(chosen, eqn.invars[1:], ins[1:])
+    found = [interpreter.nested(branch, eqn.invars[1:], ins[1:]) for branch in branches]
+    return [union([*parts, ins[0]]) for parts in zip(*found, strict=True)]
+
+
+@rule(jax.lax.scan_p)
+def _scan(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """The final carry, then the stacked results."""
     params = eqn.params
     length, body = params["length"], params["jaxpr"]
     num_consts, num_carry = scan_sizes(eqn)
@@ -30,11 +44,11 @@ def scan(scope: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
         return [*init, *[None] * (len(eqn.outvars) - num_carry)]
     xs = [_flip(part) for part in xs] if params["reverse"] else xs
     batched = _over_time(body, num_consts, length)
-    values = _values(scope, eqn)
+    values = _values(interpreter, eqn)
     shapes = [v.aval.shape for v in eqn.outvars[:num_carry]]
 
     def read(carry: list[Reads]) -> list[Reads]:
-        return scope.nested_with(batched, [*consts, *carry, *xs], values)
+        return interpreter.nested_with(batched, [*consts, *carry, *xs], values)
 
     def step(carry: list[Reads]) -> list[Reads]:
         made = read(carry)[:num_carry]
@@ -109,22 +123,12 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
     return jax.make_jaxpr(jax.vmap(function, in_axes=axes, out_axes=0, axis_size=length))(*inputs)
 
 
-def _values(scope: Any, eqn: Any) -> list[Any]:
+def _values(interpreter: Any, eqn: Any) -> list[Any]:
     """What is known of the body's inputs over all steps, such as a counter of the steps."""
     params = eqn.params
-    (num_consts, num_carry), body = scan_sizes(eqn), params["jaxpr"].jaxpr
-    values = [scope.value_of(atom) for atom in eqn.invars]
-    known = [value is not None for value in values]
-    clean = [*known]
-    while True:
-        entered = reached(body, [v for v, ok in zip(body.invars, clean, strict=True) if not ok])
-        again = list(clean)
-        for k in range(num_carry):
-            out = body.outvars[k]
-            again[num_consts + k] = clean[num_consts + k] and (isinstance(out, Literal) or out not in entered)
-        if again == clean:
-            break
-        clean = again
+    num_consts, num_carry = scan_sizes(eqn)
+    values = [interpreter.value_of(atom) for atom in eqn.invars]
+    clean = [not yes for yes in reached_through_carry(eqn, [value is None for value in values])]
     kept = [k for k in range(num_carry) if clean[num_consts + k]]
     stacked = list(values)
     for k in range(num_carry):

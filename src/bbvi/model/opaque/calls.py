@@ -32,7 +32,7 @@ class Segment(NamedTuple):
     num: int
 
     def cut(self, begin: int, end: int) -> "Segment":
-        """Some of these calls."""
+        """Return some of these calls."""
         latents, seeds = jax.tree.map(
             lambda leaf: leaf[begin:end] if len(leaf) > 1 else leaf, (self.latents, self.seeds)
         )
@@ -55,43 +55,38 @@ class Failure(NamedTuple):
     trace: str
 
 
-Outcome = list[np.ndarray] | Failure
+Results = list[np.ndarray] | Failure
 
 
-def run(function: Callable[..., Any], constant: tuple[Any, ...], segments: Sequence[Segment], form: Form) -> Outcome:
-    """For each term the results of all calls, or the first failure."""
+def call(function: Callable[..., Any], constant: tuple[Any, ...], segment: Segment, i: int, *, vectorized: bool) -> Any:
+    """Call the function with all calls of a segment at once if it is vectorized, else with call `i` alone."""
+
+    def own(leaf: np.ndarray) -> Any:
+        return np.broadcast_to(leaf, (segment.num, *leaf.shape[1:])) if vectorized else leaf[i if len(leaf) > 1 else 0]
+
+    latents = [{name: own(leaf) for name, leaf in part.items()} for part in segment.latents]
+    if segment.seeds is None:
+        return function(*latents, *segment.row, *constant)
+    seeds = own(segment.seeds)
+    return function(*latents, *segment.row, *constant, seed=seeds.astype(np.int64) if vectorized else int(seeds))
+
+
+def run(function: Callable[..., Any], constant: tuple[Any, ...], segments: Sequence[Segment], form: Form) -> Results:
+    """Make all calls; return for each term the results of all of them, or the first failure."""
     out = [np.empty((sum(s.num for s in segments), *shape), form.dtype) for shape in form.shapes]
     at = 0
     for segment in segments:
-        for begin, end in [(0, segment.num)] if form.vectorized else [(i, i + 1) for i in range(segment.num)]:
+        size = segment.num if form.vectorized else 1
+        for i in range(0, segment.num, size):
             try:
-                result = function(
-                    *_latents(segment, begin, end, form), *segment.row, *constant, **_seed(segment, begin, end, form)
-                )
-                leaves = _leaves(result, form, end - begin)
+                result = call(function, constant, segment, i, vectorized=form.vectorized)
+                leaves = _leaves(result, form, size)
             except Exception as error:  # whatever it is, it is the user's: it is kept and raised where the fit stops
-                return Failure(at + begin, f"{type(error).__name__}: {error}", traceback.format_exc())
+                return Failure(at, f"{type(error).__name__}: {error}", traceback.format_exc())
             for array, leaf in zip(out, leaves, strict=True):
-                array[at + begin : at + end] = leaf
-        at += segment.num
+                array[at : at + size] = leaf
+            at += size
     return out
-
-
-def _latents(segment: Segment, begin: int, end: int, form: Form) -> list[dict[str, Any]]:
-    if form.vectorized:
-        return [
-            {name: np.broadcast_to(leaf, (end - begin, *leaf.shape[1:])) for name, leaf in part.items()}
-            for part in segment.latents
-        ]
-    return [{name: leaf[begin if len(leaf) > 1 else 0] for name, leaf in part.items()} for part in segment.latents]
-
-
-def _seed(segment: Segment, begin: int, end: int, form: Form) -> dict[str, Any]:
-    if segment.seeds is None:
-        return {}
-    if form.vectorized:
-        return {"seed": np.broadcast_to(segment.seeds, (end - begin,)).astype(np.int64)}
-    return {"seed": int(segment.seeds[begin if len(segment.seeds) > 1 else 0])}
 
 
 def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
@@ -106,15 +101,15 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
 
 
 class AbstractCaller(eqx.Module):
-    """A way to make calls."""
+    """A way to make calls of one function, here or in workers: it returns results or a `Failure`, and never raises."""
 
     @abstractmethod
-    def __call__(self, segments: Sequence[Segment], form: Form) -> Outcome:
-        """For each term the results of all calls, or the first failure."""
+    def __call__(self, segments: Sequence[Segment], form: Form) -> Results:
+        """Make all calls; return for each term the results of all of them, or the first failure."""
 
 
 class InProcess(AbstractCaller):
-    """One call after the other, here."""
+    """Makes one call after the other, in this process."""
 
     function: Callable[..., Any]
     constant: tuple[Any, ...]
@@ -124,7 +119,7 @@ class InProcess(AbstractCaller):
 
 
 class InExecutor(AbstractCaller):
-    """Calls spread over the workers of an executor; what is the same in all of them travels once to each worker."""
+    """Spreads calls over the workers of an executor; what is the same in all calls travels once to each worker."""
 
     executor: Executor
     payload: bytes | None
@@ -174,8 +169,8 @@ class InExecutor(AbstractCaller):
 _received: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
 
 
-def run_shipped(token: str, payload: bytes | None, segments: list[Segment], form: Form) -> Outcome | None:
-    """In a worker: `run`, with a function and data that came before or come now; None asks for them."""
+def run_shipped(token: str, payload: bytes | None, segments: list[Segment], form: Form) -> Results | None:
+    """Run calls in a worker, with a function and data that came before or come now; None asks for them."""
     if token not in _received:
         if payload is None:
             return None
@@ -198,7 +193,7 @@ def _pickled(function: Callable[..., Any], constant: tuple[Any, ...], name: str)
 
 
 def _split(segments: Sequence[Segment], num: int) -> list[list[Segment]]:
-    """The same calls in the same order, in `num` lists of about the same length."""
+    """Split calls, in the same order, into `num` lists of about the same length."""
     total = sum(segment.num for segment in segments)
     edges = np.unique(np.linspace(0, total, min(num, total) + 1).astype(int))
     pieces: list[list[Segment]] = [[] for _ in edges[1:]]

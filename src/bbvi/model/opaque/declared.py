@@ -10,7 +10,7 @@ from bbvi.model.opaque.moving import Slot, Term
 
 
 def declared(reads: Mapping[str, Any], terms: list[Term], slots: list[Slot], label: str) -> np.ndarray:
-    """The declaration as a matrix, term elements by factors of q."""
+    """Turn the declaration into a matrix, term elements by factors of q, and refuse one that does not fit."""
     names = [term.name for term in terms]
     if set(reads) != set(names):
         raise ValueError(
@@ -34,7 +34,7 @@ def declared(reads: Mapping[str, Any], terms: list[Term], slots: list[Slot], lab
 
 
 def _block(given: Any, term: Term, slot: Slot, label: str) -> Any:
-    """True for all, or a matrix; a factor of q that is a vector is read if one of its entries is."""
+    """Return True for all, or a matrix; a factor of q that is a vector is read if one of its entries is."""
     if given is True:
         return True
     matrix = np.asarray(given.todense() if sparse.issparse(given) else given)

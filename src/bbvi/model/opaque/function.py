@@ -48,7 +48,7 @@ def opaque(
 
     `fn` gets NumPy arrays, one sample of one group, and returns a number or a pytree of terms whose total is the
     value. Which terms read which latents is found by moving the latents, and checked again during the fit; a
-    single number is one factor that reads everything.
+    single number is one term that reads everything.
 
     Args:
         stochastic: `fn` draws random numbers; it is called with `seed=`, an int that differs between draws.
@@ -68,16 +68,14 @@ def opaque(
         1.5
     """
     if isinstance(fn, Opaque):
-        raise TypeError(f"bbvi.model.opaque.function: {fn!r} is opaque already")
+        raise TypeError(f"bbvi.opaque: {fn!r} is opaque already")
     if not callable(fn):
         raise TypeError(f"bbvi.opaque takes a function, got {type(fn).__name__}")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise TypeError(
-            "bbvi.model.opaque.function: executor= takes a concurrent.futures executor such as ProcessPoolExecutor(4), "
+            "bbvi.opaque: executor= takes a concurrent.futures executor such as ProcessPoolExecutor(4), "
             f"got {type(executor).__name__}"
         )
     if reads is not None and not isinstance(reads, Mapping):
-        raise TypeError(
-            f'bbvi.model.opaque.function: reads= takes a dict such as {{"prior": "mu"}}, got {type(reads).__name__}'
-        )
+        raise TypeError(f'bbvi.opaque: reads= takes a dict such as {{"prior": "mu"}}, got {type(reads).__name__}')
     return Opaque(fn, stochastic=stochastic, vectorized=vectorized, executor=executor, reads=reads)

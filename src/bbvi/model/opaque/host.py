@@ -19,9 +19,9 @@ from bbvi.model.opaque.calls import AbstractCaller, Failure, Form, InExecutor, I
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
-from bbvi.model.opaque.moving import Breach, Flat, Probe, Slot, breach, check_declared, find, observe, single_moves
+from bbvi.model.opaque.moving import Flat, Probe, Slot, arguments, breach, check_declared, find, observe, single_moves
 
-#: the name under which a call's place travels beside the latents (a latent's own name has no slash)
+#: the name under which the site of a call travels beside the latents (a latent's own name has no slash)
 CALL_SITE = "/call site"
 #: its words: a random one for the seed, the sample's number, the group's number
 CALL_SITE_WORDS = 3
@@ -72,36 +72,36 @@ class Host:
         self._probe = Probe(slots, len(latents), terms, rows, same_lengths, self._one_by_one, seed)
 
     def traced(self, *arguments: Any) -> Any:
-        """Stand for the function in a trace: its terms, in the structure it returns."""
+        """Stand for the function in a trace: return its terms, in the structure it returns."""
         num = len(self._names)
-        places = [part[CALL_SITE] for part in arguments[:num] if CALL_SITE in part]
-        place = places[-1] if places else jnp.zeros(CALL_SITE_WORDS, jnp.uint32)
+        sites = [part[CALL_SITE] for part in arguments[:num] if CALL_SITE in part]
+        site = sites[-1] if sites else jnp.zeros(CALL_SITE_WORDS, jnp.uint32)
         latents = tuple(
             {name: part[name] for name in names} for part, names in zip(arguments[:num], self._names, strict=True)
         )
         # what never changes stays here, and is not handed through the device at each step
         row = () if self._constant else arguments[num:]
         shapes = [jax.ShapeDtypeStruct(shape, self._form.dtype) for shape in self._form.shapes]
-        terms = jax.pure_callback(self, shapes, place, latents, row, vmap_method="expand_dims")
+        terms = jax.pure_callback(self, shapes, site, latents, row, vmap_method="expand_dims")
         return jax.tree.unflatten(self._structure, terms)
 
-    def __call__(self, place: Any, latents: Any, row: Any) -> list[np.ndarray]:
+    def __call__(self, site: Any, latents: Any, row: Any) -> list[np.ndarray]:
         """Answer the compiled loop: arrays with some axes in front, 1 long where an argument does not vary."""
-        place, latents, row = jax.tree.map(np.asarray, (place, latents, row))
-        num = place.ndim - 1
-        batch = np.broadcast_shapes(*(leaf.shape[:num] for leaf in jax.tree.leaves((place, latents, row))))
+        site, latents, row = jax.tree.map(np.asarray, (site, latents, row))
+        num = site.ndim - 1
+        batch = np.broadcast_shapes(*(leaf.shape[:num] for leaf in jax.tree.leaves((site, latents, row))))
         with self._lock:
             if self._failure is None:
-                places, segments = self._segments(place, latents, row, batch)
+                sites, segments = self._segments(site, latents, row, batch)
                 outcome = self._caller(segments, self._form)
                 if not isinstance(outcome, Failure):
                     return [array.reshape(*batch, *array.shape[1:]) for array in outcome]
-                self._failure = self._error(outcome, segments, places)
+                self._failure = self._error(outcome, segments, sites)
         # the gradient is then not finite, and the loop stops at its last good step
         return [np.full((*batch, *shape), np.nan, self._form.dtype) for shape in self._form.shapes]
 
     def take_failure(self) -> OpaqueError | None:
-        """What went wrong since this was last asked."""
+        """Return what went wrong since this was last asked."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -126,7 +126,7 @@ class Host:
 
     @property
     def dependence(self) -> list[sparse.csr_array]:
-        """For each result, which elements of the concatenated arguments of the callback its elements read."""
+        """Which elements of the callback's concatenated arguments the elements of each result read."""
         sizes = [int(np.prod(slot.latent.event)) for slot in self._probe.slots]
         blocks = [
             np.repeat(self.known[:, slot.begin : slot.end], size, axis=1)
@@ -139,8 +139,8 @@ class Host:
 
     def recheck(
         self, base: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], row: Any, seed: int
-    ) -> Breach | None:
-        """Move one or two factors between these values: a change of a term that does not read them, if any."""
+    ) -> str | None:
+        """Move one or two factors between these values; describe a change of a term that does not read them, if any."""
         generator = np.random.default_rng(seed)
         moves = single_moves(self._probe, self.known, generator, _RECHECKED)
         if not len(moves):
@@ -157,7 +157,7 @@ class Host:
         ]
 
     def _one_by_one(self, segments: list[Segment]) -> np.ndarray:
-        """`(calls, term elements)`; a batch could round otherwise, and what is asked here is exact equality."""
+        """Call one by one, `(calls, term elements)`: batches could round otherwise, and exact equality is asked here."""
         single = [s.cut(i, i + 1) for s in segments for i in range(s.num)] if self._form.vectorized else segments
         with self._lock:
             outcome = self._caller(single, self._form)
@@ -166,10 +166,10 @@ class Host:
         return np.concatenate([array.reshape(len(array), -1) for array in outcome], axis=1)
 
     def _segments(
-        self, place: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]
+        self, site: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]
     ) -> tuple[np.ndarray, list[Segment]]:
-        """One segment for each group, and the place of each call."""
-        num = place.ndim - 1
+        """Cut a batch into one segment for each group; return the site of each call and the segments."""
+        num = site.ndim - 1
         # the axis of samples is the last, if the rows do not vary along it
         has_samples = num > 0 and all(leaf.shape[num - 1] == 1 for leaf in jax.tree.leaves(row))
         outer, samples = (batch[:-1], batch[-1]) if has_samples else (batch, 1)
@@ -181,7 +181,7 @@ class Host:
             groups = int(np.prod(leaf.shape[: len(outer)]))
             return leaf.reshape(groups, leaf.shape[num - 1] if has_samples else 1, *rest)
 
-        place, latents, row = jax.tree.map(grouped, (place, latents, row))
+        site, latents, row = jax.tree.map(grouped, (site, latents, row))
 
         def of_group(leaf: np.ndarray, g: int) -> np.ndarray:
             return leaf[g if len(leaf) > 1 else 0]
@@ -189,12 +189,12 @@ class Host:
         segments = []
         for g in range(int(np.prod(outer))):
             mine, own = jax.tree.map(lambda leaf, g=g: of_group(leaf, g), (latents, row))
-            seeds = None if self._seeds is None else of_group(place, g)[:, 0] ^ self._word
+            seeds = None if self._seeds is None else of_group(site, g)[:, 0] ^ self._word
             segments.append(Segment(mine, jax.tree.map(lambda leaf: leaf[0], own), seeds, samples))
-        places = np.broadcast_to(place, (int(np.prod(outer)), samples, CALL_SITE_WORDS)).reshape(-1, CALL_SITE_WORDS)
-        return places, segments
+        sites = np.broadcast_to(site, (int(np.prod(outer)), samples, CALL_SITE_WORDS)).reshape(-1, CALL_SITE_WORDS)
+        return sites, segments
 
-    def _error(self, failure: Failure, segments: Sequence[Segment], places: np.ndarray | None) -> OpaqueError:
+    def _error(self, failure: Failure, segments: Sequence[Segment], sites: np.ndarray | None) -> OpaqueError:
         call = failure.call
         for segment in segments:
             if call < segment.num:
@@ -207,8 +207,8 @@ class Host:
             for name, leaf in p.items()
         )
         where = ""
-        if places is not None:
-            _, sample, group = (int(word) for word in places[failure.call])
+        if sites is not None:
+            _, sample, group = (int(word) for word in sites[failure.call])
             where = f"in sample {sample}" + (f" of group {group}, " if one.row else ", ")
         error = OpaqueError(f"{self.label} failed {where}at {at}: {failure.reason}")
         error.add_note(failure.trace)
@@ -216,7 +216,7 @@ class Host:
 
 
 def _slots(latents: Sequence[Mapping[str, Latent]], lengths: dict[str, int]) -> list[Slot]:
-    """In the order in which JAX lists the leaves of the arguments."""
+    """Number the factors of q in the order in which JAX lists the leaves of the arguments."""
     slots: list[Slot] = []
     for number, part in enumerate(latents):
         for name in sorted(part):
@@ -227,8 +227,6 @@ def _slots(latents: Sequence[Mapping[str, Latent]], lengths: dict[str, int]) -> 
 
 
 def _example(slots: list[Slot], num_parts: int, row: tuple[Any, ...], seeds: np.ndarray | None) -> Segment:
-    parts: list[dict[str, np.ndarray]] = [{} for _ in range(num_parts)]
     generator = np.random.default_rng(0)
-    for slot in slots:
-        parts[slot.part][slot.name] = slot.shaped(slot.some(2, generator))
-    return Segment(tuple(parts), row, seeds, 2)
+    values = [slot.some(2, generator) for slot in slots]
+    return Segment(arguments(slots, num_parts, values), row, seeds, 2)

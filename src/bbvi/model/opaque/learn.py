@@ -1,4 +1,4 @@
-"""The first calls of an opaque function: which terms it returns, and whether it keeps its word."""
+"""The first calls of an opaque function: which terms it returns, and whether it does what was declared of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,21 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bbvi.model.opaque.calls import Failure, Form, Segment, run
+from bbvi.model.opaque.calls import Failure, Form, Segment, call, run
 from bbvi.model.opaque.moving import Term
 
 
 def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, vectorized: bool):
-    """Call twice with the same arguments: the terms with their shapes, and the structure of what is returned."""
-    one = segment.cut(0, 1)
-
-    def call() -> Any:
-        latents = [{k: v if vectorized else v[0] for k, v in part.items()} for part in one.latents]
-        seed = {} if one.seeds is None else {"seed": one.seeds.astype(np.int64) if vectorized else int(one.seeds[0])}
-        return function(*latents, *one.row, *constant, **seed)
-
+    """Call twice with the same arguments; return the terms with their shapes, and the structure of the result."""
     try:
-        first, again = call(), call()
+        first, again = (call(function, constant, segment.cut(0, 1), 0, vectorized=vectorized) for _ in range(2))
     except Exception as error:
         error.add_note(f"This came from {label}, called to see which terms it returns.")
         raise
@@ -45,7 +38,7 @@ def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, .
 def check_vectorized(
     function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, form: Form
 ) -> None:
-    """Two samples at once must give what each of them gives alone."""
+    """Refuse a function for which two samples at once do not give what each of them gives alone."""
     batches = ([segment], [segment.cut(i, i + 1) for i in range(segment.num)])
     results = []
     for batch in batches:

@@ -14,7 +14,6 @@ from bbvi.model.latents import Latent
 from bbvi.model.opaque.calls import Segment
 
 _MOST_CALLS = 2000
-_POINTS, _FEWEST_POINTS = 5, 2
 _FEWEST_GROUPS = 3
 _DECLARED_POINTS, _DECLARED_MOVES = 3, 20
 
@@ -30,17 +29,13 @@ class Slot(NamedTuple):
     end: int
 
     def some(self, num: int, generator: np.random.Generator) -> np.ndarray:
-        """Arbitrary values, `(num, factors, *event)`; a finite set of values is used to its end."""
+        """Draw arbitrary values, `(num, factors, *event)`; all of a finite set of values may occur."""
         with jax.ensure_compile_time_eval():
             values = self.latent.some_values(self.lengths, num, generator)
             top = getattr(self.latent.family.support(), "upper_bound", None)
             if self.latent.family.is_discrete() and top is not None and np.ndim(top) == 0:
                 values = generator.integers(0, int(top), values.shape, endpoint=True).astype(values.dtype)
         return values.reshape(num, self.end - self.begin, *self.latent.event)
-
-    def shaped(self, flat: np.ndarray) -> np.ndarray:
-        """`(calls, factors, *event)` as the function sees it."""
-        return flat.reshape(len(flat), *self.latent.padded(self.lengths), *self.latent.event)
 
 
 class Term(NamedTuple):
@@ -75,40 +70,31 @@ class Probe(NamedTuple):
 Flat = Sequence[np.ndarray]
 
 
-class Breach(NamedTuple):
-    """A term element that changed with a factor of q that it was not known to read."""
-
-    term: str
-    element: int
-    latent: str
-    factor: int
-    was: float
-    now: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.term}, element {self.element}, changed from {self.was} to {self.now} "
-            f"with element {self.factor} of latent {self.latent!r}"
-        )
+def arguments(slots: list[Slot], num_parts: int, values: Sequence[np.ndarray]) -> tuple[dict[str, np.ndarray], ...]:
+    """Arrange values of all slots, `(calls, factors, *event)` each, as a function's arguments."""
+    parts: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in range(num_parts))
+    for slot, flat in zip(slots, values, strict=True):
+        parts[slot.part][slot.name] = flat.reshape(len(flat), *slot.latent.padded(slot.lengths), *slot.latent.event)
+    return parts
 
 
 def observe(probe: Probe, row: tuple[Any, ...], base: Flat, other: Flat, moves: np.ndarray) -> np.ndarray:
-    """The terms at `base`, then with each set of factors moved to `other`: `(1 + moves, term elements)`."""
+    """Evaluate the terms at `base`, then with each set of factors moved to `other`: `(1 + moves, term elements)`."""
     moves = np.concatenate([np.zeros((1, probe.num_factors), bool), moves])
-    parts: list[dict[str, np.ndarray]] = [{} for _ in range(probe.num_parts)]
+    values = []
     for slot, one, two in zip(probe.slots, base, other, strict=True):
         chosen = moves[:, slot.begin : slot.end].reshape(len(moves), -1, *[1] * len(slot.latent.event))
-        parts[slot.part][slot.name] = slot.shaped(np.where(chosen, two, one))
-    return probe.call([Segment(tuple(parts), row, probe.seeds, len(moves))])
+        values.append(np.where(chosen, two, one))
+    return probe.call([Segment(arguments(probe.slots, probe.num_parts, values), row, probe.seeds, len(moves))])
 
 
 def changed(values: np.ndarray) -> np.ndarray:
-    """Which entries differ from the first row; NaN is the same as NaN."""
+    """Return which entries differ from the first row; NaN is the same as NaN."""
     return ~((values[1:] == values[0]) | (np.isnan(values[1:]) & np.isnan(values[0])))
 
 
 def find(probe: Probe) -> np.ndarray:
-    """Which term elements read which factors of q: `(term elements, factors)`."""
+    """Find which term elements read which factors of q: `(term elements, factors)`."""
     num_groups, points, tests = _plan(probe)
     if not points:
         return np.ones((probe.num_elements, probe.num_factors), bool)
@@ -125,21 +111,19 @@ def find(probe: Probe) -> np.ndarray:
 
 
 def _plan(probe: Probe) -> tuple[int, int, int]:
-    """Groups, points, and how many sets to move at each; 0 sets: each factor alone; 0 points: too many calls."""
-    num_groups, points = len(probe.rows), _POINTS
-    while num_groups * points * (probe.num_factors + 1) > _MOST_CALLS:
-        if points > 3:
-            points -= 1
-        elif num_groups > _FEWEST_GROUPS:
-            num_groups -= 1
-        elif points > _FEWEST_POINTS:
-            points -= 1
-        elif any(slot.latent.family.is_discrete() for slot in probe.slots):
-            # two moves of integers can cancel in a sum: sets of them would hide what is read
-            return 0, 0, 0
-        else:
-            return num_groups, points, _MOST_CALLS // (num_groups * points) - 1
-    return num_groups, points, 0
+    """Decide how many groups and points to look at, and how many sets of factors to move at each point.
+
+    0 sets: move each factor alone. 0 points: there are too many factors to find out anything.
+    """
+    most, fewest = len(probe.rows), min(len(probe.rows), _FEWEST_GROUPS)
+    fewer = [(num, 3) for num in range(most - 1, fewest - 1, -1)]
+    for num_groups, points in [(most, 5), (most, 4), (most, 3), *fewer, (fewest, 2)]:
+        if num_groups * points * (probe.num_factors + 1) <= _MOST_CALLS:
+            return num_groups, points, 0
+    if any(slot.latent.family.is_discrete() for slot in probe.slots):
+        # two moves of integers can cancel in a sum: sets of them would hide what is read
+        return 0, 0, 0
+    return num_groups, points, _MOST_CALLS // (num_groups * points) - 1
 
 
 def _spread(rows: list[Any], num: int) -> list[Any]:
@@ -147,7 +131,7 @@ def _spread(rows: list[Any], num: int) -> list[Any]:
 
 
 def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Flat, Flat]:
-    """Two values of everything that differ in every factor, if some of a few random ones do."""
+    """Draw two values of everything that differ in every factor, if some of a few random ones do."""
     base, other = [], []
     for slot in probe.slots:
         first, *rest = slot.some(8, generator)
@@ -162,14 +146,14 @@ def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Flat, Fla
 
 
 def _classes(probe: Probe, num: int, generator: np.random.Generator) -> np.ndarray:
-    """Random sets of factors, from a half of them to a few, for functions with too many to move one by one."""
+    """Draw random sets of factors, from a half of them to a few, for functions with too many to move one by one."""
     most = max(1, int(np.log2(probe.num_factors)) - 1)
     share = 0.5 ** generator.integers(1, most, (num, 1), endpoint=True)
     return generator.random((num, probe.num_factors)) < share
 
 
 def _decode(moved: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """A term that stayed the same reads nothing of the set that was moved; what no set rules out counts as read."""
+    """Rule out reads: a term that stayed the same reads nothing of the set that was moved; all others count as read."""
     still = (~moved).T.astype(np.float32)
     return still @ moves.astype(np.float32) == 0
 
@@ -224,8 +208,8 @@ def _combined(probe: Probe, tallies: list[_Tally]) -> np.ndarray:
     return known
 
 
-def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> Breach | None:
-    """The first change that `known` does not allow, from what `observe` returned."""
+def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> str | None:
+    """Describe the first change that `known` does not allow, from what `observe` returned."""
     # float32 products are exact here: they count
     allowed = (moves.astype(np.float32) @ known.T.astype(np.float32)) > 0
     outside = np.argwhere(changed(values) & ~allowed)
@@ -236,11 +220,14 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
     term = next(term for term in probe.terms if element < term.end)
     slot = next(slot for slot in probe.slots if factor < slot.end)
     was, now = float(values[0, element]), float(values[1 + move, element])
-    return Breach(term.name, element - term.begin, slot.name, factor - slot.begin, was, now)
+    return (
+        f"{term.name}, element {element - term.begin}, changed from {was} to {now} "
+        f"with element {factor - slot.begin} of latent {slot.name!r}"
+    )
 
 
-def check_declared(probe: Probe, known: np.ndarray) -> Breach | None:
-    """Move whole latents and a few single factors: a change that was not declared, if there is one."""
+def check_declared(probe: Probe, known: np.ndarray) -> str | None:
+    """Move whole latents and a few single factors; describe a change that was not declared, if there is one."""
     generator = np.random.default_rng(0)
     for row in _spread(probe.rows, _FEWEST_GROUPS):
         for _ in range(_DECLARED_POINTS):
@@ -257,7 +244,7 @@ def check_declared(probe: Probe, known: np.ndarray) -> Breach | None:
 
 
 def single_moves(probe: Probe, known: np.ndarray, generator: np.random.Generator, num: int) -> np.ndarray:
-    """Up to `num` moves of one factor that not every term reads."""
+    """Choose up to `num` moves of one factor that not every term reads."""
     factors = generator.permutation(np.flatnonzero(~known.all(0)))[:num]
     moves = np.zeros((len(factors), probe.num_factors), bool)
     moves[np.arange(len(factors)), factors] = True

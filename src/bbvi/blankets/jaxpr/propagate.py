@@ -1,0 +1,86 @@
+"""Forward propagation over a trace: from what is known of a function's inputs to what follows for its outputs.
+
+What is known of a variable is a *cell*: a member of a lattice, such as the set of latents it reads. Cells are ordered by
+how much they admit, and the join of two cells is the least that admits what either does. A rule takes the cells of an
+equation's inputs and returns those of its outputs. It must be sound: where it does not know, it returns more than is
+true, never less. It must also be monotone, so that a loop, whose carry is joined with what each step makes of it until
+nothing changes, comes to an end.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from jax.extend.core import Jaxpr, Literal, Primitive
+
+from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.run import reached
+
+Cell = TypeVar("Cell")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Rules(Generic[Function]):
+    """A table of rules by primitive, filled by decorating functions: `@rules(lax.add_p, lax.sub_p)`."""
+
+    def __init__(self) -> None:
+        self._by_primitive: dict[Primitive, Function] = {}
+
+    def __call__(self, *primitives: Primitive) -> Callable[[Function], Function]:
+        for primitive in primitives:
+            if not isinstance(primitive, Primitive):
+                raise TypeError(f"a rule is for primitives of JAX such as jax.lax.add_p, got {primitive!r}")
+
+        def register(rule: Function) -> Function:
+            self._by_primitive.update(dict.fromkeys(primitives, rule))
+            return rule
+
+        return register
+
+    def of(self, eqn: Any) -> Function | None:
+        """The rule for an equation, None if there is none."""
+        return self._by_primitive.get(eqn.primitive)
+
+
+def propagate(
+    jaxpr: Jaxpr,
+    cells: dict[Any, Cell],
+    of_literal: Callable[[Any], Cell],
+    of_equation: Callable[[Any, list[Cell]], Sequence[Cell]],
+) -> list[Cell]:
+    """The cells of a trace's outputs; `cells` has those of its inputs and constants, and gets those of all variables."""
+
+    def of(atom: Any) -> Cell:
+        return of_literal(atom.val) if isinstance(atom, Literal) else cells[atom]
+
+    for eqn in jaxpr.eqns:
+        cells.update(zip(eqn.outvars, of_equation(eqn, [of(atom) for atom in eqn.invars]), strict=True))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def through_carry(
+    eqn: Any,
+    inputs: Sequence[Cell],
+    body: Callable[[list[Cell]], list[Cell]],
+    join: Callable[[Cell, Cell], Cell],
+) -> tuple[list[Cell], list[Cell]]:
+    """The cells of a loop's inputs that hold at every step, the carry joined with what the steps make, and its outputs."""
+    num_consts, num_carry = scan_sizes(eqn)
+    cells = list(inputs)
+    while True:
+        made = body(cells)
+        carry = cells[num_consts : num_consts + num_carry]
+        wider = [join(old, new) for old, new in zip(carry, made, strict=False)]
+        if wider == carry:
+            return cells, made
+        cells[num_consts : num_consts + num_carry] = wider
+
+
+def reached_through_carry(eqn: Any, marked: Sequence[bool]) -> list[bool]:
+    """Which inputs of a loop's body the marked inputs reach at some step, themselves among them."""
+    body = eqn.params["jaxpr"].jaxpr
+
+    def step(cells: list[bool]) -> list[bool]:
+        found = reached(body, [v for v, yes in zip(body.invars, cells, strict=True) if yes])
+        return [not isinstance(out, Literal) and out in found for out in body.outvars]
+
+    return through_carry(eqn, marked, step, lambda old, new: old or new)[0]

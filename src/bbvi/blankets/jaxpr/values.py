@@ -1,0 +1,115 @@
+"""Values of a trace's variables, worked out when they are asked for and only as far as they are known."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+
+from bbvi.blankets.jaxpr.primitives import CALLBACKS
+from bbvi.blankets.jaxpr.run import bind
+
+#: moves of data on NumPy arrays
+NUMPY_MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
+    "broadcast_in_dim": lambda array, p: _broadcast_in_dim(array, p["shape"], p["broadcast_dimensions"]),
+    "reshape": lambda array, p: array.reshape(p["new_sizes"]),
+    "transpose": lambda array, p: array.transpose(p["permutation"]),
+    "squeeze": lambda array, p: array.squeeze(p["dimensions"]),
+    "expand_dims": lambda array, p: np.expand_dims(array, p["dimensions"]),
+    "tile": lambda array, p: np.tile(array, p["reps"]),
+    "rev": lambda array, p: np.flip(array, p["dimensions"]),
+    "slice": lambda array, p: array[
+        tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or [1] * array.ndim))
+    ],
+}
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
+    "div": np.divide, "log": np.log, "exp": np.exp, "eq": np.equal, "ne": np.not_equal, "gt": np.greater, "lt": np.less,
+    "ge": np.greater_equal, "le": np.less_equal,
+}  # fmt: skip
+_FLOATS = (np.float32, np.float64)
+
+
+class Values:
+    """The values of a trace's variables; `depends(variable)` tells whether one is known only at some made-up inputs."""
+
+    def __init__(self, depends: Callable[[Any], bool]):
+        self._depends = depends
+        self._values: dict[Any, Any] = {}
+        self._makers: dict[Any, Any] = {}
+
+    def know(self, variables: Any, values: Any) -> None:
+        """Note the values of some variables, None for those that are not known."""
+        self._values.update((v, value) for v, value in zip(variables, values, strict=True) if value is not None)
+
+    def made_by(self, eqn: Any) -> None:
+        """Note the equation from which the values of its results can be worked out."""
+        self._makers.update((v, eqn) for v in eqn.outvars)
+
+    def __call__(self, atom: Any) -> Any:
+        """The value of a variable or literal, None if it cannot be had."""
+        todo = [atom]
+        while todo:
+            top = todo[-1]
+            if isinstance(top, Literal) or top in self._values or top not in self._makers:
+                todo.pop()
+                continue
+            eqn = self._makers[top]
+            waiting = [a for a in eqn.invars if not isinstance(a, Literal) and a not in self._values]
+            unmade = [a for a in waiting if a not in self._makers]
+            if unmade or self._must_not_run(eqn):
+                self._values.update((v, None) for v in eqn.outvars)
+            elif waiting:
+                todo += waiting
+            else:
+                self._evaluate(eqn)
+        return atom.val if isinstance(atom, Literal) else self._values.get(atom)
+
+    def _evaluate(self, eqn: Any) -> None:
+        inputs = [a.val if isinstance(a, Literal) else self._values[a] for a in eqn.invars]
+        made: Any = [None] * len(eqn.outvars)
+        if all(value is not None for value in inputs):
+            made = _with_numpy(eqn, inputs) or bind(eqn, [jnp.asarray(v) for v in inputs])
+            # what is not finite at made-up inputs, such as 0 * log(0), may be so because of them
+            made = [None if self._depends(v) and _is_wild(m) else m for v, m in zip(eqn.outvars, made, strict=True)]
+        self._values.update(zip(eqn.outvars, made, strict=True))
+
+    def _must_not_run(self, eqn: Any) -> bool:
+        """Whether it calls the host, or is a loop that might not end at made-up inputs."""
+        name = eqn.primitive.name
+        return name in CALLBACKS or (name == "while" and any(map(self._depends, eqn.outvars)))
+
+
+def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
+    """The results of common operations, without a compiler; None for others, and for integers, which wrap around."""
+    name, variable = eqn.primitive.name, eqn.outvars[0]
+    arrays = [np.asarray(value) for value in inputs]
+    if any(array.dtype not in _FLOATS for array in arrays):
+        return None
+    with np.errstate(all="ignore"):
+        if name in _NUMPY:
+            made = _NUMPY[name](*arrays)
+        elif name in NUMPY_MOVES:
+            made = NUMPY_MOVES[name](arrays[0], eqn.params)
+        elif name == "concatenate":
+            made = np.concatenate(arrays, eqn.params["dimension"])
+        elif name == "integer_pow":
+            made = arrays[0] ** eqn.params["y"]
+        elif name == "convert_element_type" and variable.aval.dtype in _FLOATS:
+            made = arrays[0]
+        else:
+            return None
+    return [np.asarray(made, variable.aval.dtype)]
+
+
+def _is_wild(value: Any) -> bool:
+    array = np.asarray(value)
+    return bool(np.issubdtype(array.dtype, np.inexact) and not np.all(np.isfinite(array)))
+
+
+def _broadcast_in_dim(array: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:
+    inner = [1] * len(shape)
+    for axis, dimension in enumerate(dimensions):
+        inner[dimension] = array.shape[axis]
+    return np.broadcast_to(array.reshape(inner), shape)

@@ -1,0 +1,97 @@
+"""Section 3.1 for what works element by element, moves data, or reduces along axes; and for functions on the host."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, JOINS, MOVES, REDUCTIONS, named
+from bbvi.blankets.jaxpr.values import NUMPY_MOVES
+from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, merge, mix, reduce, spread, stack, union
+from bbvi.blankets.rules import rule
+
+
+@rule(*named(ELEMENTWISE))
+def _elementwise(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    return [union(ins)]
+
+
+@rule(jax.lax.select_n_p)
+def _select(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """A choice by what is known reads only what was chosen."""
+    known, shape = interpreter.known(eqn.invars[0]), eqn.outvars[0].aval.shape
+    full = spread(union(ins), shape)
+    if known is None:
+        return [full]
+    chosen, trusted = (np.broadcast_to(part, shape) for part in known)
+    cases, sets = stack(ins[1:], [shape] * len(ins[1:]))
+    return [mix(trusted, ReadSets(np.choose(chosen.astype(int), cases, mode="clip"), sets), full)]
+
+
+@rule(jax.lax.mul_p)
+def _multiply(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """What is multiplied by an exact zero is not read."""
+    shape = eqn.outvars[0].aval.shape
+    result = spread(union(ins), shape)
+    for atom in eqn.invars:
+        known = interpreter.known(atom)
+        if known is not None:
+            zero = np.broadcast_to(known[1] & (known[0] == 0), shape)
+            result = mix(zero, None, result) if zero.any() else result
+    return [result]
+
+
+@rule(*named(MOVES))
+def _move(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    assert ins[0] is not None
+    return [ReadSets(NUMPY_MOVES[eqn.primitive.name](ins[0].ids, eqn.params), ins[0].sets)]
+
+
+@rule(*named(["optimization_barrier"]))
+def _same(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    return ins
+
+
+@rule(*named(JOINS))
+def _join(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """Run a move of data among arrays on the numbers of their sets."""
+    ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars])
+    name = eqn.primitive.name
+    if name == "concatenate":
+        moved = [np.concatenate(ids, eqn.params["dimension"])]
+    elif name == "stack":
+        moved = [np.stack(ids, eqn.params["axis"])]
+    elif name == "unstack":
+        moved = list(np.moveaxis(ids[0], eqn.params["axis"], 0))
+    elif name == "split":
+        moved = np.split(ids[0], np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"])
+    else:
+        array, filling = (jnp.asarray(i, jnp.int32) for i in ids)
+        moved = [np.asarray(jax.lax.pad(array, filling, eqn.params["padding_config"]))]
+    return [ReadSets(m, sets) for m in moved]
+
+
+@rule(*named(REDUCTIONS))
+def _reduce(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    return [reduce(ins[0], eqn.params["axes"])]
+
+
+@rule(*named(CUMULATIVE))
+def _accumulate(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    return [accumulate(ins[0], eqn.params["axis"], reverse=eqn.params.get("reverse", False))]
+
+
+@rule(*named(["pure_callback"]))
+def _call_the_host(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
+    """A function on the host reads all that goes in, unless it is one that knows better."""
+    dependence = getattr(getattr(eqn.params["callback"], "callback_func", None), "dependence", None)
+    if dependence is None:
+        return interpreter.everything(eqn, ins, "a function on the host; bbvi.opaque finds out what it reads")
+    ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars])
+    flat = np.concatenate([part.ravel() for part in ids])
+    found: list[Reads] = []
+    for pairs, variable in zip(dependence, eqn.outvars, strict=True):
+        rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
+        found.append(merge(ReadSets(flat[pairs.indices], sets), rows, variable.aval.shape))
+    return found

@@ -1,0 +1,112 @@
+"""A part of log p, traced once: its terms, its blankets, its jumps and its values are all read off this trace."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+from jaxtyping import Array
+
+from bbvi.blankets.jaxpr.inline import retrace
+from bbvi.blankets.jaxpr.run import all_consts, reached, run
+from bbvi.model.model import Values
+from bbvi.model.problem import Problem, Terms
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+class Trace:
+    """The trace of `function(*latents, constants) -> {name: array}`, a function of dicts of latents and of the data.
+
+    `trace(*latents, constants)` evaluates it. The function itself is called once, here; the trace keeps no data.
+    """
+
+    def __init__(self, function: Callable[..., Terms], latents: tuple[Shapes, ...], constants: Any):
+        arrays, static = eqx.partition(constants, is_array)
+        written: list[str] = []
+
+        def of_arrays(latents: tuple[Values, ...], arrays: Any) -> Terms:
+            terms = function(*latents, eqx.combine(arrays, static))
+            written[:] = terms
+            return terms
+
+        before = _random_states()
+        #: the function as it was written, with the functions that it calls
+        self.closed: ClosedJaxpr = jax.make_jaxpr(of_arrays)(latents, arrays)
+        if _random_states() != before:
+            # another function, so that JAX does not answer with the trace that it has
+            _refuse_randomness(self.closed, jax.make_jaxpr(lambda *given: of_arrays(*given))(latents, arrays))
+        self.latents = latents
+        #: the latents' names in the order of the trace's inputs; the arrays of the constants follow
+        self.names = [name for part in latents for name in sorted(part)]
+        #: the terms' names in the order in which they are written, and in that of the trace's outputs
+        self.written, self.outputs = written, sorted(written)
+        #: the same trace without calls: what is called stands where it is called
+        self.inlined = retrace(self.closed, {})
+
+    def __call__(self, *arguments: Any) -> Terms:
+        """Evaluate the terms at `(*latents, constants)`."""
+        *latents, constants = arguments
+        values = run(self.closed, self.inputs(tuple(latents), constants), self.closed.jaxpr.outvars)
+        return dict(zip(self.outputs, values, strict=True))
+
+    def at_samples(self, latents: tuple[Values, ...], constants: Any, num: int) -> Terms:
+        """Evaluate the terms at `num` samples, which stand on the last axis of the latents and of the result."""
+        at_one = jax.vmap(lambda *one: self(*one, constants), in_axes=-1, out_axes=-1, axis_size=num)
+        return at_one(*latents)
+
+    def inputs(self, latents: tuple[Values, ...], constants: Any) -> list[Array]:
+        """The inputs of the trace, with the types that it was traced with."""
+        given = jax.tree.leaves((latents, eqx.filter(constants, is_array)))
+        return [jnp.asarray(value, v.aval.dtype) for value, v in zip(given, self.closed.jaxpr.invars, strict=True)]
+
+    def largest(self) -> int:
+        """The number of elements of the largest array that depends on a latent: what one draw takes in memory."""
+        jaxpr = self.inlined.jaxpr
+        return max(int(np.prod(v.aval.shape)) for v in reached(jaxpr, jaxpr.invars[: len(self.names)]))
+
+
+def trace_prior(problem: Problem, data: Any) -> Trace:
+    """Trace the terms that no group owns, as a function of the globals and a flat model's data."""
+    return Trace(problem.prior_terms, (_shapes(problem, problem.globals),), data)
+
+
+def trace_group(problem: Problem, row: Any) -> Trace:
+    """Trace the terms of one group, as a function of the globals, its locals and its row of the data."""
+    return Trace(problem.group_terms, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf of the data enters the trace; others are built into it."""
+    return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
+
+
+def _shapes(problem: Problem, names: Any) -> Shapes:
+    """The arrays of some latents, and the call site of opaque functions."""
+    found: Shapes = {}
+    for name in names:
+        latent = problem.latents[name]
+        dtype = jax.dtypes.canonicalize_dtype(int if latent.family.is_discrete() else float)
+        found[name] = jax.ShapeDtypeStruct(problem.shape(name) + latent.event, dtype)
+    return found | jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
+
+
+def _random_states() -> Any:
+    """The states of the random generators that a function may use without being given one."""
+    _, words, *position = np.random.get_state()
+    return random.getstate(), np.asarray(words).tobytes(), position
+
+
+def _refuse_randomness(one: ClosedJaxpr, other: ClosedJaxpr) -> None:
+    """Raise if two traces of a function differ: its random numbers would be frozen in the first."""
+    pairs = zip(all_consts(one), all_consts(other), strict=False)
+    if str(one) != str(other) or not all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+        raise RuntimeError(
+            "the log joint draws from the global random state of NumPy or Python, so that each call returns another value: "
+            "a function that hides state or randomness has no gradient to follow. Draw the numbers before the fit and pass "
+            "them as data, or declare the function with bbvi.opaque(fn, stochastic=True)"
+        )

@@ -1,0 +1,68 @@
+"""Choose the estimators of a fit: before its first step, once more after a pilot, and again from a checkpoint."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+
+from bbvi.blankets.analysis import Analysis
+from bbvi.draws.draws import MonteCarlo
+from bbvi.families.abstract import Lambda
+from bbvi.fitting.loop import Loop, Method, State
+from bbvi.fitting.noise import noise_of_latents
+from bbvi.fitting.optimizers import adagrad
+from bbvi.gradients.abstract import AbstractGradient
+from bbvi.gradients.auto import AbstractChoice, Pilot
+from bbvi.gradients.mixed import Mixed
+from bbvi.model.groups import AbstractGroups, Stream
+from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import for_one_run
+
+_REPEATS, _DRAWS = 32, 10
+
+
+class Choosing(NamedTuple):
+    """A choice of estimators with all it is made by: a model, its data, its batches and random numbers."""
+
+    choice: AbstractChoice
+    analysis: Analysis
+    data: Any
+    groups: AbstractGroups | None
+    batch_size: int
+    key: Key
+
+    def first(self, params: dict[str, Lambda]) -> AbstractGradient:
+        """Choose for the first steps, by what is valid."""
+        return self.choice.first(self._pilot(params, {}))
+
+    def settled(
+        self, params: dict[str, Lambda], first: AbstractGradient, seen: Mapping[str, float]
+    ) -> AbstractGradient:
+        """Choose for all later steps, at the lambda that was reached; `seen` is the noise of the steps made."""
+        return self.choice.settled(self._pilot(params, seen), first)
+
+    def again(self, estimators: Mapping[str, str]) -> AbstractGradient:
+        """Return the estimators that a checkpoint names."""
+        known = {repr(gradient): gradient for gradient in self.choice.candidates()}
+        return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
+
+    def _pilot(self, params: dict[str, Lambda], seen: Mapping[str, float]) -> Pilot:
+        def noise(gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
+            analysis = self.analysis._replace(wanted=frozenset(names))
+            loop = Loop(analysis, Method(gradient, MonteCarlo(_DRAWS), adagrad(), batch_size=self.batch_size))
+            source: Any = self.groups
+            key = fold(self.key, "pilot")
+            if isinstance(source, Stream):
+                source = loop.prefetch(source, key, 0, 1)
+            found = eqx.filter_jit(noise_of_latents, **for_one_run())(loop, params, key, self.data, source, _REPEATS)
+            return {name: _DRAWS * float(value) for name, value in found.items()}
+
+        return Pilot(self.analysis, self.data, self.groups, noise, seen)
+
+
+def noise_so_far(loop: Loop, state: State) -> dict[str, float]:
+    """Return the variance of each latent's gradient from one draw, if a stopping rule has followed it."""
+    if state.draws is not None:
+        return {}  # where the number of draws changes, the noise of one draw cannot be told from that of the steps
+    noises = (rule.noise(own) for rule, own in zip(loop.stops, state.stops, strict=True))
+    return {name: loop.draws.num * value for name, value in next(filter(None, noises), {}).items()}

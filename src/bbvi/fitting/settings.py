@@ -1,0 +1,67 @@
+"""The arguments of `fit` and `iterate`, checked once and handed on as one value."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import optax
+from jaxtyping import Array
+
+from bbvi.draws.draws import AbstractDraws, MonteCarlo
+from bbvi.fitting.converged import Converged
+from bbvi.fitting.stop import AbstractStop, Budget
+from bbvi.gradients.abstract import AbstractGradient
+from bbvi.gradients.auto import AbstractChoice, Auto
+from bbvi.posterior.posterior import Posterior
+
+
+class Settings(NamedTuple):
+    """How to fit a model: the keywords of `fit`, with defaults filled in where they do not depend on the model."""
+
+    gradient: AbstractGradient | AbstractChoice
+    draws: AbstractDraws
+    stops: tuple[AbstractStop, ...]
+    optimizer: optax.GradientTransformation | None = None
+    batch_size: int | None = None
+    seed: int | Array = 0
+    checkpoint: Any = None
+    checkpoint_seconds: float = 30.0
+    start: Posterior | None = None
+    hold: Posterior | None = None
+    fast_lgamma: bool = True
+
+    @property
+    def last_step(self) -> int | None:
+        """The step at which a rule ends the run at the latest, if one does."""
+        return min((last for rule in self.stops if (last := rule.last_step()) is not None), default=None)
+
+
+def checked_settings(
+    *,
+    gradient: AbstractGradient | AbstractChoice | None = None,
+    draws: AbstractDraws | None = None,
+    stop: AbstractStop | Sequence[AbstractStop] | None = None,
+    **others: Any,
+) -> Settings:
+    """Fill in the defaults of `fit` and refuse what cannot work, whatever the model."""
+    gradient, draws = gradient or Auto(), draws or MonteCarlo(100)
+    if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
+        raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
+    if not isinstance(draws, AbstractDraws):
+        raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")
+    stops = _stops(stop)
+    gradient.check(draws)
+    return Settings(gradient, draws, stops, **others)
+
+
+def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
+    if stop is None:
+        return (Converged(), Budget(steps=50_000))
+    stops = tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
+    for rule in stops:
+        if not isinstance(rule, AbstractStop):
+            raise TypeError(
+                f"stop= takes stopping rules such as bbvi.Converged() or bbvi.Budget(steps=1000), got {rule!r}"
+            )
+    if not stops:
+        raise ValueError("stop=[] would never stop; give at least one rule")
+    return stops

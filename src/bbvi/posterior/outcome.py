@@ -1,0 +1,54 @@
+"""How a fit ended, as a value that programs can compare and a sentence that people can read."""
+
+import enum
+from typing import Any
+
+
+class Outcome(enum.Enum):
+    """How a fit ended; `sentence` says it to people, `posterior.stopped` says it with the details of the run.
+
+    Examples:
+        >>> import bbvi, numpyro.distributions as dist
+        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
+        >>> posterior = bbvi.fit(model, stop=bbvi.Budget(steps=5))
+        >>> posterior.outcome is bbvi.Outcome.BUDGET
+        True
+        >>> posterior.outcome.sentence
+        'The budget of steps or seconds was used up before a rule found convergence.'
+    """
+
+    CONVERGED = "converged"
+    BUDGET = "budget"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    NON_FINITE = "non-finite"
+    OPAQUE_FAILED = "opaque failed"
+    RUNNING = "still running"
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in a sentence for people."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Outcome.CONVERGED: "A stopping rule found that the fit has converged.",
+    Outcome.BUDGET: "The budget of steps or seconds was used up before a rule found convergence.",
+    Outcome.STOPPED: "A stopping rule that says nothing about convergence ended the fit.",
+    Outcome.INTERRUPTED: "Ctrl-C ended the fit; lambda is that of the last step made.",
+    Outcome.NON_FINITE: "A gradient or the ELBO was not finite; lambda is that of the last good step.",
+    Outcome.OPAQUE_FAILED: "An opaque function failed; lambda is that of the last good step.",
+    Outcome.RUNNING: "The fit goes on; this is the posterior so far.",
+}
+
+
+def saved_outcome(header: dict[str, Any]) -> Outcome:
+    """Read the outcome from a posterior's file; files older than outcomes tell it by their words alone."""
+    if "outcome" in header:
+        return Outcome(header["outcome"])
+    words = {
+        "interrupted": Outcome.INTERRUPTED, "still running": Outcome.RUNNING, "non-finite": Outcome.NON_FINITE,
+        "an opaque function": Outcome.OPAQUE_FAILED, "Budget": Outcome.BUDGET,
+    }  # fmt: skip
+    told = [outcome for begin, outcome in words.items() if header["stopped"].startswith(begin)]
+    return Outcome.CONVERGED if header["converged"] else told[0] if told else Outcome.STOPPED

@@ -1,7 +1,7 @@
 """Eight schools (Rubin 1981): the effect of a coaching programme in eight schools, and in schools like them.
 
-Given tau everything else is Normal here, so the exact posterior is one sum over a grid of tau. The fit is set beside
-it. A fully factorized q cannot follow the funnel between tau and theta, and the comparison shows what that costs.
+Given tau everything else is Normal, so the exact posterior is one sum over a grid of tau. The example compares the fit
+with it. A fully factorized q cannot follow the funnel between tau and theta, and the comparison shows what that costs.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ def log_joint(z, data):
 
 
 def exact(y, sigma):
-    """Posterior means and sds of mu, tau and theta in this order, and log p(y)."""
+    """Compute the exact posterior means and sds of mu, tau and theta in this order, and log p(y)."""
     tau, step = np.linspace(1e-3, 200, 40_000, retstep=True)
     spread = tau[:, None] ** 2 + sigma**2
     mu_variance = 1 / (1 / 25 + (1 / spread).sum(1))
@@ -46,7 +46,7 @@ def exact(y, sigma):
 
 
 def main():
-    """Fit, set the fit beside the exact posterior, and return it."""
+    """Fit, print the fit beside the exact posterior, and return it."""
     model = bbvi.Model(log_joint, mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8))
     posterior = bbvi.fit(model, data=(EFFECT, STANDARD_ERROR))
 

@@ -2,9 +2,9 @@
 
     Ranganath, Gerrish and Blei, Black Box Variational Inference, AISTATS 2014 (arXiv:1401.0118)
 
-A patient p has labs l at visits v, summarised by K positive factors that drift from visit to visit:
+A patient p has labs l at visits v, summarised by K positive hidden states x that drift from visit to visit:
 
-    W ~ Normal(0, sigma_w), a matrix of labs by factors
+    W ~ Normal(0, sigma_w), a matrix of labs by hidden states
     o_p ~ Normal(0, sigma_o), a vector of labs
     x_pv ~ GammaE(x_pv-1, sigma_x) with x_p0 = alpha_0
     l_pv ~ Normal(W x_pv + o_p, sigma_l)
@@ -19,7 +19,7 @@ scores of patients simulated with seed 3; on three other seeds, run once each af
     seed 12    -0.81 ± 0.11 against -1.53
     seed 13    -0.99 ± 0.10 against -1.91
 
-The mean of a gamma is kept above 0.2, for a chain of gammas that comes near 0 stays there for ever.
+The mean of a gamma is kept above 0.2: a chain of gammas that comes near 0 would stay there.
 
 After the fit, new patients are scored as in section 5.1: their locals are fitted to 75 % of their measurements with
 W held, and the other 25 % are predicted.
@@ -42,7 +42,7 @@ SIGMA_W, SIGMA_O, SIGMA_L, VARIANCE_X, ALPHA_0, FLOOR = 1.0, 1.0, 0.3, 0.25, 1.0
 
 
 def simulate(num_patients, most_visits, seed):
-    """Patients with 5 visits or more, of whose labs 39 to 60 % are measured: labs, what is observed, true means."""
+    """Simulate patients with 5 visits or more, of whose labs 39 to 60 % are measured: labs, what is observed, true means."""
     generator = np.random.default_rng(seed)
     weights = generator.normal(0, SIGMA_W, (NUM_LABS, NUM_FACTORS))
     labs, observed, truth = [], [], []
@@ -88,13 +88,13 @@ MODEL = bbvi.HierarchicalModel(
 
 
 def fitted_means(posterior):
-    """W x + o at the posterior means, one array of visits by labs for each patient."""
+    """Return W x + o at the posterior means, one array of visits by labs for each patient."""
     mean = posterior.mean()
     return [x @ mean["W"].T + o for x, o in zip(mean["x"], mean["o"], strict=True)]
 
 
 def patient_means(labs, observed):
-    """What one would guess without a model: each patient's average of a lab, 0 where it was never measured."""
+    """Predict without a model: each patient's average of a lab, 0 where it was never measured."""
     averages = [(y * o).sum(0) / np.maximum(o.sum(0), 1) for y, o in zip(labs, observed, strict=True)]
     return [np.broadcast_to(average, y.shape) for average, y in zip(averages, labs, strict=True)]
 
@@ -105,7 +105,7 @@ def root_mean_square(guess, truth, where):
 
 
 def predict(posterior, labs, observed, steps):
-    """Section 5.1: log predictive density of a held-out measurement, by the model and by the patient's averages."""
+    """Score held-out measurements (section 5.1): log predictive density by the model and by the patient's averages."""
     generator = np.random.default_rng(7)
     keep = [generator.random(o.shape) < 0.75 for o in observed]
     fit_to = [o & k for o, k in zip(observed, keep, strict=True)]
@@ -124,7 +124,7 @@ def predict(posterior, labs, observed, steps):
 
 
 def plot(posterior, labs, observed, truth, path):
-    """The ELBO, fitted against true means, and one patient's labs over time."""
+    """Draw the ELBO, fitted against true means, and one patient's labs over time."""
     fitted = fitted_means(posterior)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     elbo = posterior.history["elbo"].rolling(20, min_periods=1).mean()
@@ -154,7 +154,7 @@ def plot(posterior, labs, observed, truth, path):
 
 
 def main(*, quick=False, seed=3, path="gamma_normal_ts.png"):
-    """Simulate, fit, judge; returns the posterior and the numbers of the verdict."""
+    """Simulate, fit and score; return the posterior and the scores."""
     num_patients, num_test, most_visits, steps = (30, 10, 10, 300) if quick else (60, 20, 24, 1200)
     labs, observed, truth = simulate(num_patients + num_test, most_visits, seed)
     train, test = slice(num_patients), slice(num_patients, None)

@@ -3,8 +3,8 @@
     alpha ~ Exponential(1), beta ~ Gamma(0.1, 1)
     rate_i ~ Gamma(alpha, beta), failures_i ~ Poisson(rate_i time_i)
 
-The terms have names here, for the error messages; a sum would do. bbvi finds that each rate meets only
-its own prior and its own count, and leaves the nine other pumps out of its gradient (section 3.1 of the paper).
+The terms of log p have names here, which error messages use; their sum would do as well. bbvi finds that only its own prior
+and its own count read a rate, and leaves the nine other pumps out of its gradient (section 3.1 of the paper).
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def log_joint(z, data):
 
 
 def exact(time, failures):
-    """Posterior means and sds of alpha, beta and the rates: a grid of (alpha, beta), the rates in closed form."""
+    """Compute posterior means and sds of alpha, beta and the rates: a grid of (alpha, beta), the rates in closed form."""
     alpha, beta = (grid.ravel() for grid in np.meshgrid(np.linspace(0.01, 5, 500), np.linspace(0.01, 12, 500)))
     marginal = stats.nbinom.logpmf(failures, alpha[:, None], beta[:, None] / (beta[:, None] + time)).sum(1)
     log_p = marginal + stats.expon.logpdf(alpha) + stats.gamma.logpdf(beta, 0.1)
@@ -41,7 +41,7 @@ def exact(time, failures):
 
 
 def main():
-    """Fit, set the fit beside the exact posterior, and return it."""
+    """Fit, print the fit beside the exact posterior, and return it."""
     model = bbvi.Model(log_joint, alpha=bbvi.positive(), beta=bbvi.positive(), rate=bbvi.positive(10))
     posterior = bbvi.fit(model, data={"time": TIME, "failures": FAILURES})
 

@@ -19,7 +19,7 @@ MEAN, BETWEEN, WITHIN = 0.2, 0.4, 0.9
 
 
 def simulate(num_schools, seed):
-    """Standardised scores, one array for each school."""
+    """Simulate standardised scores, one array for each school."""
     generator = np.random.default_rng(seed)
     effect = generator.normal(MEAN, BETWEEN, num_schools)
     sizes = generator.integers(2, 41, num_schools)
@@ -44,7 +44,7 @@ def log_likelihood(beta, z, school):
 
 
 def exact(scores):
-    """Posterior of the globals and mean and sd of each effect: a grid of (between, within), the rest Normal."""
+    """Compute means and sds of the globals and of each effect: a grid of (between, within), the rest Normal."""
     size = np.array([len(s) for s in scores])
     average = np.array([s.mean() for s in scores])
     squares = sum(((s - s.mean()) ** 2).sum() for s in scores)
@@ -71,7 +71,7 @@ def exact(scores):
 
 
 def main():
-    """Fit 300 schools by batches of 25, set the fit beside the exact posterior, and return it."""
+    """Fit 300 schools by batches of 25, print the fit beside the exact posterior, and return it."""
     scores = simulate(300, seed=1)
     model = bbvi.HierarchicalModel(
         log_prior=log_prior,

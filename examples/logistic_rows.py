@@ -2,8 +2,8 @@
 
     weight ~ Normal(0, 2), y_i ~ Bernoulli(sigmoid(x_i . weight))
 
-A hierarchical model without locals: a group is a row, and the likelihood is written for one row. This is how plain
-observations are subsampled. The fit is compared with the posterior mode found by Newton's method and the Gaussian
+This is how to subsample plain observations: write a hierarchical model without locals, in which a group is one row of the
+table, and write the likelihood for one row. The fit is compared with the posterior mode found by Newton's method and the Gaussian
 of its curvature (Laplace), which is close to exact for so many rows.
 """
 
@@ -19,7 +19,7 @@ TRUTH = np.array([-0.8, 0.5, 1.2, 0.7, 0.0])
 
 
 def simulate(num_rows, seed):
-    """A design with an intercept, standardised columns and one binary one; and outcomes."""
+    """Simulate a design with an intercept, standardised columns and one binary one; and outcomes."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(num_rows, 5))
     x[:, 0] = 1
@@ -36,7 +36,7 @@ def log_likelihood(beta, z, row):
 
 
 def laplace(x, y):
-    """Posterior mode by Newton's method, its marginal sds, and the sds of the best fully factorized Gaussian."""
+    """Find the posterior mode by Newton's method, its marginal sds, and the sds of the best fully factorized Gaussian."""
     weight = np.zeros(5)
     for _ in range(20):
         p = 1 / (1 + np.exp(-x @ weight))
@@ -46,7 +46,7 @@ def laplace(x, y):
 
 
 def main():
-    """Fit by batches of 100 rows, set the fit beside Laplace's approximation, and return it."""
+    """Fit by batches of 100 rows, print the fit beside Laplace's approximation, and return it."""
     x, y = simulate(2000, seed=2)
     model = bbvi.HierarchicalModel(log_prior=log_prior, log_likelihood=log_likelihood, globals={"weight": bbvi.real(5)})
     posterior = bbvi.fit(model, data={"x": x, "y": y}, batch_size=100)

@@ -6,11 +6,11 @@
 A score gradient needs no derivative of the log joint, so the component stays a category: nothing is summed out by
 hand and nothing is relaxed. Two things make it work:
 
-- The likelihood is returned as an array of points by components, 0 outside a point's own component. So bbvi reads off
-  that centre k meets column k alone. Written as `Normal(centre[k], spread[k])`, each term would read every centre.
-- The start. From random components the fits we tried stayed in poor optima, with components merged. Here each point
-  starts in the component whose quantile is nearest. Even so some seeds end in a poor optimum: of three the one with the
-  highest ELBO is kept.
+- The likelihood is returned as an array of points by components, 0 outside a point's own component. So bbvi finds
+  that only the terms of column k read centre k. Written as `Normal(centre[k], spread[k])`, each term would read every centre.
+- The fit starts well. From random components the fits we tried stayed in poor optima, with components merged. Here each
+  point starts in the component whose quantile is nearest. Even so some seeds end in a poor optimum: of three seeds we keep
+  the one with the highest ELBO.
 
 The stopping rule is loose (0.1), and whether it fires within the budget depends on the seed.
 """
@@ -29,7 +29,7 @@ SPREAD = np.array([1.0, 0.7, 1.5])
 
 
 def simulate(num_points, seed):
-    """Points, and the component each came from."""
+    """Simulate points, and the component that each came from."""
     generator = np.random.default_rng(seed)
     component = generator.choice(3, num_points, p=WEIGHT)
     return generator.normal(CENTRE[component], SPREAD[component]), component

@@ -1,11 +1,11 @@
-"""Outbreaks in households, their likelihood in plain Python: nothing to differentiate, no JAX.
+"""Outbreaks in households, with a likelihood in plain Python: there is no JAX in it and nothing to differentiate.
 
     log_rate_h ~ Normal(m, 0.5) for each household h, m ~ Normal(-1, 1)
     size of the outbreak in household h ~ a chain binomial (Reed and Frost) with that rate
 
 The likelihood of an outbreak's size is worked out by a recursion over generations, with loops and branches that JAX
-would not trace. `bbvi.opaque` hands the function to bbvi as it is. It returns one term for each household; bbvi finds
-by moving the latents that each reads its own rate only. The exact posterior is had from a grid, for comparison.
+would not trace. `bbvi.opaque` hands the function to bbvi as it is. It returns one term for each household; by moving the
+latents, bbvi finds that each term reads its own rate only. For comparison, a grid gives the exact posterior.
 """
 
 import functools
@@ -26,7 +26,7 @@ def outbreak_probability(rate, members, infected):
 
     @functools.cache
     def reach(susceptible, infectious, left):
-        """Probability that exactly `left` more fall ill."""
+        """Return the probability that exactly `left` more fall ill."""
         if infectious == 0 or susceptible == 0:
             return float(left == 0)
         escapes = escape**infectious
@@ -54,7 +54,7 @@ def log_joint(z, data):
 
 
 def exact(members, infected):
-    """Posterior means and sds of m and of the log rates, on a grid: given m the households are independent."""
+    """Compute posterior means and sds of m and of the log rates, on a grid: given m the households are independent."""
     m, rate = np.linspace(-5, 3, 201), np.linspace(-7, 5, 601)
     prior = np.exp(-0.5 * ((rate - m[:, None]) / SPREAD) ** 2)
     weight, first, second = np.exp(-0.5 * (m + 1) ** 2), [], []
@@ -70,7 +70,7 @@ def exact(members, infected):
 
 
 def main():
-    """Fit, set the fit beside the exact posterior, and return it."""
+    """Fit, print the fit beside the exact posterior, and return it."""
     model = bbvi.Model(bbvi.opaque(log_joint), m=bbvi.real(), log_rate=bbvi.real(len(MEMBERS)))
     data = {"members": MEMBERS, "infected": INFECTED}
     posterior = bbvi.fit(model, data, draws=bbvi.MonteCarlo(30), stop=[bbvi.Converged(0.1), bbvi.Budget(steps=400)])

@@ -4,8 +4,8 @@
     mood_u ~ Normal(0, 1), u_u ~ Normal(0, 1), the same tastes, for each user u
     rating of item i by user u ~ Normal(3 + level_i + mood_u + V_i u_u, 0.5)
 
-A user is a group. Which items a user rated stands in the data: `beta["V"][row["item"]]`. So bbvi learns only in the
-batch which items a factor reads; a rating then counts for the item it is about and for no other. The ratings are
+A user is a group. The data say which items a user rated: `beta["V"][row["item"]]`. So bbvi finds out in each batch which
+items a term of log p reads; a rating then counts in the gradient of its own item and of no other. The ratings are
 simulated from the model, and a fifth of them is held out. Run it with --quick for fewer steps.
 """
 
@@ -21,7 +21,7 @@ NUM_USERS, NUM_ITEMS, RANK, SIGMA, CENTRE = 200, 60, 2, 0.5, 3.0
 
 
 def simulate(seed):
-    """For each user the items that were rated, 15 to 40 of them, and the ratings."""
+    """Simulate, for each user, 15 to 40 items that were rated, and the ratings."""
     rng = np.random.default_rng(seed)
     level, tastes = rng.normal(size=NUM_ITEMS), rng.normal(size=(NUM_ITEMS, RANK))
     items, ratings = [], []
@@ -59,7 +59,7 @@ def root_mean_square(guesses, ratings):
 
 
 def main(*, quick=False):
-    """Fit four fifths of the ratings, predict the rest; returns the posterior and the two errors."""
+    """Fit four fifths of the ratings, predict the rest, and return the posterior and the two errors."""
     items, ratings = simulate(seed=5)
     test_items, test = [i[: len(i) // 5] for i in items], [y[: len(y) // 5] for y in ratings]  # in random order
     train_items, train = [i[len(i) // 5 :] for i in items], [y[len(y) // 5 :] for y in ratings]

@@ -92,8 +92,5 @@ def test_the_code_on_the_page_about_extensions_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     namespace, text = {}, page("extending.md")
     for block in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        # until bbvi.Outcome is there, choices and stops have another interface: remove these two lines then
-        if not hasattr(bbvi, "Outcome") and re.search("candidates|Outcome", block.group(1)):
-            continue
         line = text[: block.start(1)].count("\n")
         exec(compile("\n" * line + block.group(1), DOCS / "extending.md", "exec"), namespace)

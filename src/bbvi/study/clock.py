@@ -1,4 +1,4 @@
-"""How far a study is, and how long it still takes."""
+"""Show how far a run of the study is, and how long it still takes."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ from bbvi.study.stages import Report
 
 
 class Clock:
-    """A bar over stages of guessed lengths; the guess of what is left follows the stages that are over."""
+    """A progress bar over stages of guessed lengths; what is left is guessed from the stages that are over."""
 
     def __init__(self, console: Console, stages: list[tuple[str, float]]):
         self._console, self._stages, self._number = console, stages, 0
@@ -33,7 +33,7 @@ class Clock:
 
     @contextlib.contextmanager
     def stage(self, kept: bool) -> Iterator[Report]:
-        """The next stage; `kept` if it was finished earlier."""
+        """Begin the next stage; `kept` if it was finished earlier."""
         title, guess = self._stages[self._number]
         self._number += 1
         began, before = time.monotonic(), sum(g for _, g in self._stages[: self._number - 1])
@@ -55,7 +55,7 @@ class Clock:
         self._console.print(f"{number} {title}: {took:.0f} s")
 
     def _left(self, completed: float, took: float, done: float) -> str:
-        """Guessed work that is left, at the pace of the work so far."""
+        """Guess the work that is left, at the pace of the work so far."""
         left = sum(guess for _, guess in self._stages) - completed
         pace = (self._taken + took) / (self._guessed + done) if self._guessed + done > 20 else 1.0
         minutes = left * pace / 60

@@ -24,7 +24,7 @@ _INTERVAL = (0.05, 0.95)
 
 
 def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report: Report) -> dict[str, Any]:
-    """A row of Table 1: the model's scores, how its fit went, its weights, and one test patient."""
+    """Make a row of Table 1: fit a model, score its predictions, keep its weights and one test patient."""
     entry = MODELS[name]
     model = entry.build(len(data.train.names), data.settings)
     for posterior in bbvi.iterate(
@@ -57,13 +57,13 @@ def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report
 
 
 def noise(name: str, data: DataSet) -> float:
-    """The sd of a measurement around its mean."""
+    """Return the sd of a measurement around its mean."""
     s = data.settings
     return float(np.sqrt(s.observation_variance)) if MODELS[name].needs_positive else s.sigma_l
 
 
 def _one_patient(draws: dict[str, np.ndarray], test: Any, sd: float, rng: np.random.Generator) -> dict[str, Any]:
-    """The test patient with most measurements held out; intervals are those of a measurement, not of its mean."""
+    """Predict the test patient with most measurements held out; intervals are those of a measurement, not of its mean."""
     which = int(np.argmax([held.sum() for held in test.held]))
     patients, num = test.patients, len(test.patients.labs[which])
     means, factors = lab_means(draws, which, num), draws["x"][:, which, :num]
@@ -78,7 +78,7 @@ def _one_patient(draws: dict[str, np.ndarray], test: Any, sd: float, rng: np.ran
 
 
 def recovery(data: DataSet, mean: dict[str, Any]) -> dict[str, Any]:
-    """Root mean square error of the fitted mean of W x + o, and of each patient's averages, against the truth.
+    """Return root mean square errors against the truth: of the fitted mean of W x + o, and of each patient's averages.
 
     W and x are known up to a permutation and scales of the factors, their product is not touched by either.
     """
@@ -105,7 +105,7 @@ def recovery(data: DataSet, mean: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]], data: DataSet, seed: int) -> dict[str, Any]:
-    """Table 1: the models' rows, the patients' averages, and whether the paper's order holds, patient for patient."""
+    """Make Table 1: the models, the patients' averages, and whether the paper's order holds, patient for patient."""
     found = {row["model"]: row for row in rows}
     pairs = []
     for better, worse, expected in EXPECTED:

@@ -23,7 +23,7 @@ class DataSet(NamedTuple):
 
 
 def data_sets(plan: Plan) -> list[DataSet]:
-    """The file of a plan that names one, otherwise the simulated cohort and the Mayo data.
+    """Return the file that a plan names, or else the simulated cohort and the Mayo data.
 
     Examples:
         >>> for data in data_sets(Plan(size="quick")):
@@ -41,7 +41,7 @@ def data_sets(plan: Plan) -> list[DataSet]:
 
 
 def _simulated(plan: Plan) -> DataSet:
-    """Drawn with the study's settings and K, whatever the models are then given."""
+    """Simulate a cohort with the study's settings and K, whatever settings the models are then given."""
     patients = simulate.simulate(plan.patients, plan.seed)
     train, test = patients.split(_num_test(patients), plan.seed)
     return DataSet(patients, train, test, _settings(plan, Settings.simulated))

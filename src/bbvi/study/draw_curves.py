@@ -12,7 +12,7 @@ from bbvi.study.palette import INK, SOFT, canvas, colour, legend_above, styled
 
 @styled
 def gibbs(section: dict[str, Any], narrow: bool = False) -> Figure:
-    """Figure 1: held-out predictive likelihood against time, whole and near the ends, and the squared error.
+    """Draw Figure 1: held-out predictive likelihood against time, whole and near the ends, and the squared error.
 
     Every seed is a thin line with its error, their mean a thick one.
     """
@@ -56,7 +56,7 @@ def _method(axes: Any, method: str, seeds: list[dict[str, Any]], what: str) -> N
 
 
 def _mean_over_seeds(seeds: list[dict[str, Any]], what: str) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the seeds' curves, on the times that all of them cover."""
+    """Average the seeds' curves, on the times that all of them cover."""
     pairs = [(floats(curve["seconds"]), floats(curve[what])) for curve in seeds]
     pairs = [(at[np.isfinite(y) & (at > 0)], y[np.isfinite(y) & (at > 0)]) for at, y in pairs]
     pairs = [(at, y) for at, y in pairs if len(at)]
@@ -70,7 +70,7 @@ def _mean_over_seeds(seeds: list[dict[str, Any]], what: str) -> tuple[np.ndarray
 
 
 def _frame(axes: Any, curves: list[dict[str, Any]]) -> None:
-    """Show where the methods end up; a curve that starts far below comes in from below."""
+    """Frame the values at which the methods end; a curve that starts far below enters from below."""
     values = np.concatenate([floats(curve["per_observation"]) for curve in curves])
     values = values[np.isfinite(values)]
     if len(values) and values.max() > values.min():
@@ -80,7 +80,7 @@ def _frame(axes: Any, curves: list[dict[str, Any]]) -> None:
 
 
 def _frame_ends(axes: Any, curves: list[dict[str, Any]]) -> None:
-    """Show the last values and their errors, with as much room below as they take."""
+    """Frame the last values and their errors, with as much room below as they take."""
     last = [(floats(c["per_observation"])[-1], floats(c["error"])[-1]) for c in curves if len(c["per_observation"])]
     values = np.array([value + sign * error for value, error in last for sign in (-1, 1)])
     values = values[np.isfinite(values)]
@@ -106,7 +106,7 @@ def _below_the_frame(axes: Any, curves: list[dict[str, Any]]) -> None:
 
 
 def _reach(axes: Any, reach: dict[str, Any], narrow: bool) -> None:
-    """Where Gibbs ends, and when BBVI gets there."""
+    """Mark where Gibbs ends, and when BBVI gets there."""
     if reach.get("gibbs_end") is None or not np.isfinite(reach["gibbs_end"]):
         return
     axes.axhline(reach["gibbs_end"], color=INK, lw=0.8, ls=(0, (1, 2)))
@@ -122,7 +122,7 @@ def _reach(axes: Any, reach: dict[str, Any], narrow: bool) -> None:
 
 
 def _clock(axes: Any, curves: list[dict[str, Any]]) -> None:
-    """A logarithmic axis of time, from the first point after 0 to the last."""
+    """Make a logarithmic axis of time, from the first point after 0 to the last."""
     times = np.concatenate([*(floats(curve["seconds"]) for curve in curves), np.empty(0)])
     times = times[np.isfinite(times) & (times > 0)]
     axes.set_xscale("log")
@@ -140,7 +140,7 @@ TICKS = [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36
 
 @styled
 def variance(section: dict[str, Any], narrow: bool = False) -> Figure:
-    """Figure 2: variance of the gradient's estimators against iteration, on a logarithmic scale."""
+    """Draw Figure 2: variance of the gradient's estimators against iteration, on a logarithmic scale."""
     drawing = canvas(narrow, 3.7, 4.4)
     axes = drawing.subplots()
     iterations = floats(section["iterations"])
@@ -171,14 +171,14 @@ ESTIMATORS = {
 
 @styled
 def progress(section: dict[str, Any], narrow: bool = False) -> Figure:
-    """Convergence with and without each variance reduction: the ELBO against time."""
+    """Draw the ELBO against time, with and without each variance reduction."""
     runs = {run["estimator"]: run for run in section["runs"]}
     return _elbos(runs, narrow)
 
 
 @styled
 def histories(models: list[dict[str, Any]], narrow: bool = False) -> Figure:
-    """The ELBO of each model's fit against time."""
+    """Draw the ELBO of each model's fit against time."""
     return _elbos({model["model"]: model["history"] for model in models if model.get("history")}, narrow)
 
 
@@ -210,7 +210,7 @@ def _elbos(runs: dict[str, dict[str, Any]], narrow: bool) -> Figure:
 
 
 def thousands(value: float) -> str:
-    """A number on an axis, with k for thousands and M for millions.
+    """Write a number on an axis, with k for thousands and M for millions.
 
     Examples:
         >>> thousands(-20000), thousands(-1.5e6), thousands(0.5)

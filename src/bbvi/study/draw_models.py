@@ -14,7 +14,7 @@ MOST_PANELS = 6
 
 @styled
 def comparison(scores: dict[str, Any], narrow: bool = False) -> Figure:
-    """Table 1 as a picture: predictive likelihoods with two standard errors."""
+    """Draw Table 1: predictive likelihoods with two standard errors."""
     models = scores["models"]
     drawing = canvas(narrow, 0.75 + 0.34 * len(models))
     axes = drawing.subplots()
@@ -38,7 +38,7 @@ def comparison(scores: dict[str, Any], narrow: bool = False) -> Figure:
 
 @styled
 def loadings(found: dict[str, Any], narrow: bool = False) -> Figure:
-    """The weights W, labs by factors: a diverging colour, the mean in each cell, pale where it is within two sd of 0."""
+    """Draw the weights W, labs by factors: the mean in each cell, coloured by it, pale where within two sd of 0."""
     mean, sd = floats(found["W_mean"]), floats(found["W_sd"])
     num_labs, num_factors = mean.shape
     drawing = canvas(narrow, 0.8 + 0.27 * num_labs, width=min(8.4, 2.4 + 0.8 * num_factors))
@@ -68,7 +68,7 @@ def loadings(found: dict[str, Any], narrow: bool = False) -> Figure:
 
 @styled
 def trajectory(found: dict[str, Any], narrow: bool = False) -> Figure:
-    """A test patient's labs: fitted mean with 90 % intervals, kept and held-out measurements, and the truth if known."""
+    """Draw a test patient's labs: fitted mean, 90 % intervals, kept and held-out measurements, the truth if known."""
     patient, names = found["patient"], found["labs"]
     chosen = shown_labs(patient)
     columns = 1 if narrow else min(2, len(chosen))
@@ -89,7 +89,7 @@ def trajectory(found: dict[str, Any], narrow: bool = False) -> Figure:
 
 
 def shown_labs(patient: dict[str, Any]) -> list[int]:
-    """The labs with the most held-out measurements, in the data's order."""
+    """Return the labs with the most held-out measurements, in the data's order."""
     held = np.asarray(patient["held"], bool).sum(0)
     measured = np.isfinite(floats(patient["labs"])).sum(0)
     best = np.lexsort((-measured, -held))[:MOST_PANELS]
@@ -113,7 +113,7 @@ def _lab(axes: Any, patient: dict[str, Any], lab: int) -> None:
 
 @styled
 def factors(found: dict[str, Any], narrow: bool = False) -> Figure:
-    """The same patient's factors, which sum up the visits, with 90 % intervals."""
+    """Draw the same patient's factors, which summarise the visits, with 90 % intervals."""
     patient = found["patient"]
     at, mean = floats(patient["times"]), floats(patient["factor_mean"])
     low, high = floats(patient["factor_low"]), floats(patient["factor_high"])

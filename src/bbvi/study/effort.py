@@ -1,4 +1,4 @@
-"""Section 5.1: how much work a run of the study does; the paper's 1,000 draws, but for a quick look."""
+"""Section 5.1: how much work a run of the study does: the paper's 1,000 draws, fewer with `--quick`."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ BATCH_SIZE = 25
 
 
 def algorithm(eta: float, num_draws: int) -> dict[str, Any]:
-    """Algorithm 2, with a control variate free of bias, as options of `bbvi.fit`."""
+    """Return options of `bbvi.fit` for Algorithm 2, with a control variate that adds no bias."""
     return {"gradient": bbvi.Score(), "draws": bbvi.MonteCarlo(num_draws), "optimizer": bbvi.adagrad(eta)}
 
 

@@ -14,48 +14,48 @@ from bbvi.study.palette import styled
 
 
 def gibbs(section: dict[str, Any], narrow: bool = False) -> str:
-    """Figure 1: BBVI against Metropolis-Hastings within Gibbs."""
+    """Draw Figure 1: BBVI against Metropolis-Hastings within Gibbs."""
     return svg(draw_curves.gibbs(section, narrow))
 
 
 def variance(section: dict[str, Any], narrow: bool = False) -> str:
-    """Figure 2: variance of the gradient's estimators."""
+    """Draw Figure 2: variance of the gradient's estimators."""
     return svg(draw_curves.variance(section, narrow))
 
 
 def progress(section: dict[str, Any], narrow: bool = False) -> str:
-    """Convergence with and without each variance reduction."""
+    """Draw convergence with and without each variance reduction."""
     return svg(draw_curves.progress(section, narrow))
 
 
 def histories(models: list[dict[str, Any]], narrow: bool = False) -> str:
-    """The ELBO of each model's fit."""
+    """Draw the ELBO of each model's fit."""
     return svg(draw_curves.histories(models, narrow))
 
 
 def comparison(scores: dict[str, Any], narrow: bool = False) -> str:
-    """Table 1 as a picture."""
+    """Draw Table 1."""
     return svg(draw_models.comparison(scores, narrow))
 
 
 def loadings(found: dict[str, Any], narrow: bool = False) -> str:
-    """The weights of labs on factors."""
+    """Draw the weights of labs on factors."""
     return svg(draw_models.loadings(found, narrow))
 
 
 def trajectory(found: dict[str, Any], narrow: bool = False) -> str:
-    """A patient's labs through time."""
+    """Draw a patient's labs through time."""
     return svg(draw_models.trajectory(found, narrow))
 
 
 def factors(found: dict[str, Any], narrow: bool = False) -> str:
-    """A patient's factors through time."""
+    """Draw a patient's factors through time."""
     return svg(draw_models.factors(found, narrow))
 
 
 @styled
 def svg(drawing: Figure) -> str:
-    """A figure as SVG, its letters as shapes: it looks the same whatever fonts a machine has, and on every run."""
+    """Return a figure as SVG with letters as shapes, so that it looks the same with any fonts and on every run."""
     text = io.StringIO()
     drawing.savefig(text, format="svg", metadata={"Date": None})
     whole = text.getvalue()
@@ -64,7 +64,7 @@ def svg(drawing: Figure) -> str:
 
 
 def drawings(results: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
-    """Every figure that the results allow, by the name of its file."""
+    """Return functions that draw the figures which the results allow, by the names of their files."""
     found: dict[str, Callable[[], Figure]] = {}
     for name in ("gibbs", "variance", "progress"):
         if results.get(name):
@@ -80,7 +80,7 @@ def drawings(results: dict[str, Any]) -> dict[str, Callable[[], Figure]]:
 
 @styled
 def save_all(results: dict[str, Any], folder: str | Path) -> list[Path]:
-    """Every figure as an SVG and a PNG file."""
+    """Save every figure as an SVG and a PNG file."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []

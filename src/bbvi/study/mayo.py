@@ -14,7 +14,7 @@ SHA256 = "4bebbd2336ef30728a052f5330bb0bcdfd95fc38bd5f140389c98dcea067516d"
 
 
 def load_mayo() -> Patients:
-    """All 312 patients in their units; divide by training medians after the split.
+    """Load all 312 patients in their units; divide by training medians after the split.
 
     Examples:
         >>> patients = load_mayo()

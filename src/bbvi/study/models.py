@@ -101,12 +101,12 @@ def gamma_ts(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
 
 
 def visited(row: Any, terms: Any) -> Any:
-    """Terms of visits by factors, 0 at visits that are padding."""
+    """Return terms of visits by factors, with 0 at visits that are padding."""
     return jnp.where(row["mask"]["visit"][:, None], terms, 0)
 
 
 def measured(row: Any, lab: Any) -> Any:
-    """Log densities of visits by labs, 0 where nothing was measured (where labs hold 0, which no gamma allows)."""
+    """Return log densities of visits by labs, 0 where nothing was measured (where labs hold 0, which no gamma allows)."""
     seen = row["observed"] & row["mask"]["visit"][:, None]
     return jnp.where(seen, lab.log_prob(jnp.where(seen, row["labs"], 1)), 0)
 

@@ -1,4 +1,4 @@
-"""How the report writes numbers: as many decimals as their errors deserve, and plainly when there is no number."""
+"""How the report writes numbers: with as many decimals as their errors justify, and a dash when there is no number."""
 
 import math
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ NOTHING = "–"
 
 
 def number(value: Any, decimals: int = 2) -> str:
-    """A number with a true minus sign; a dash for None.
+    """Write a number with a true minus sign; a dash for None.
 
     Examples:
         >>> number(-1234.5678, 1), number(None), number(float("-inf")), number(float("nan"))
@@ -27,7 +27,7 @@ def number(value: Any, decimals: int = 2) -> str:
 
 
 def decimals_for(errors: Iterable[Any]) -> int:
-    """Decimals that show the smallest error above 0 by two digits, 0 to 4; 2 if there is none.
+    """Count the decimals, 0 to 4, that show the smallest error above 0 by two digits; 2 if there is no such error.
 
     Examples:
         >>> decimals_for([0.013, 2.0]), decimals_for([140.0]), decimals_for([None, 0])
@@ -39,7 +39,7 @@ def decimals_for(errors: Iterable[Any]) -> int:
 
 
 def with_error(value: Any, error: Any, decimals: int | None = None) -> str:
-    """A number with its standard error.
+    """Write a number with its standard error.
 
     Examples:
         >>> with_error(-1.23456, 0.0123), with_error(3, None)
@@ -50,7 +50,7 @@ def with_error(value: Any, error: Any, decimals: int | None = None) -> str:
 
 
 def significant(value: Any, digits: int = 3, *, keep_zeros: bool = False) -> str:
-    """A number by its leading digits, as a power of ten from a million on and below a millionth.
+    """Write a number by its leading digits, with a power of ten from a million on and below a millionth.
 
     Examples:
         >>> significant(123456.7), significant(0.000123456), significant(16.666), significant(1.0), significant(-4.3e8)
@@ -72,7 +72,7 @@ def significant(value: Any, digits: int = 3, *, keep_zeros: bool = False) -> str
 
 
 def power_of_ten(value: Any, digits: int = 2) -> str:
-    """A number as a multiple of a power of ten.
+    """Write a number as a multiple of a power of ten.
 
     Examples:
         >>> power_of_ten(-430436317.0), power_of_ten(0.00012, 3)
@@ -92,7 +92,7 @@ def _without_zeros(text: str) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """Seconds in the unit that suits them.
+    """Write seconds in the unit that suits them.
 
     Examples:
         >>> duration(0.25), duration(42.4), duration(600), duration(9000), duration(None)
@@ -109,7 +109,7 @@ def duration(seconds: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """A share in percent, with a decimal below ten.
+    """Write a share in percent, with a decimal below ten.
 
     Examples:
         >>> percent(0.0834), percent(0.39), percent(None)
@@ -121,5 +121,5 @@ def percent(share: Any) -> str:
 
 
 def floats(values: Any) -> np.ndarray:
-    """An array of floats, NaN where a list from JSON holds None."""
+    """Return an array of floats, NaN where a list from JSON holds None."""
     return np.asarray(values, dtype=object).astype(float)

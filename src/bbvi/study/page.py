@@ -17,12 +17,12 @@ class Html(str):
 
 
 def join(*parts: Any) -> Html:
-    """Parts one after the other, escaped unless they are markup."""
+    """Join parts one after the other, escaped unless they are markup."""
     return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts))
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Html:
-    """An element; an attribute's trailing underscore is dropped, and one that is None left out.
+    """Write an element; an attribute's trailing underscore is dropped, and an attribute that is None left out.
 
     Examples:
         >>> tag("p", "K < 5 & ", tag("b", "W"), class_="note")
@@ -40,17 +40,17 @@ class Column(NamedTuple):
 
 
 def texts(head: Any, values: Sequence[Any], kind: str | None = None) -> Column:
-    """A column of words."""
+    """Make a column of words."""
     return Column(tag("th", head, scope="col", class_=kind), [tag("td", value, class_=kind) for value in values])
 
 
 def names(head: str, values: Sequence[Any]) -> Column:
-    """The column that says what each row is about."""
+    """Make the column that says what each row is about."""
     return Column(tag("th", head, scope="col"), [tag("th", value, scope="row") for value in values])
 
 
 def numbers(head: str, written: Sequence[str]) -> Column:
-    """A column of numbers, aligned at the decimal point.
+    """Make a column of numbers, aligned at the decimal point.
 
     Examples:
         >>> numbers("paper", ["-32.7", "-174"]).cells[1] == tag("td", "-174" + POINT_SPACE + FIGURE_SPACE, class_="number")
@@ -61,7 +61,7 @@ def numbers(head: str, written: Sequence[str]) -> Column:
 
 
 def estimates(head: str, values: Sequence[Any], errors: Sequence[Any]) -> Column:
-    """Numbers and their standard errors, which a heading spans."""
+    """Make a column of numbers and one of their standard errors, under a common heading."""
     decimals = decimals_for(errors)
     shown = padded([number(value, decimals) for value in values])
     plus = ["" if error is None else f"± {number(error, decimals)}" for error in errors]
@@ -73,7 +73,7 @@ def estimates(head: str, values: Sequence[Any], errors: Sequence[Any]) -> Column
 
 
 def padded(written: Sequence[str]) -> list[str]:
-    """Numbers filled up with invisible digits, so that their points align on the right."""
+    """Fill numbers up with invisible digits, so that their points align on the right."""
     fractions = [len(text.partition(".")[2]) for text in written]
     most = max(fractions, default=0)
     return [
@@ -83,7 +83,7 @@ def padded(written: Sequence[str]) -> list[str]:
 
 
 def table(caption: Any, columns: Sequence[Column], last: int = 0) -> Html:
-    """A table that scrolls by itself when the screen is narrow; the `last` rows are set apart."""
+    """Write a table that scrolls by itself when the screen is narrow; the `last` rows are set apart."""
     rows = [tag("tr", *cells) for cells in zip(*(column.cells for column in columns), strict=True)]
     body = tag("tbody", *rows[: len(rows) - last])
     foot = tag("tbody", *rows[len(rows) - last :], class_="apart") if last else ""
@@ -93,17 +93,17 @@ def table(caption: Any, columns: Sequence[Column], last: int = 0) -> Html:
 
 
 def titled(name: str) -> str:
-    """A name as it begins a heading."""
+    """Capitalise a name for the beginning of a heading."""
     return name[:1].upper() + name[1:]
 
 
 def facts(pairs: dict[str, Any]) -> Html:
-    """Labels and what they stand for."""
+    """Write labels and what they stand for."""
     return tag("dl", *(tag("div", tag("dt", label), tag("dd", text)) for label, text in pairs.items()))
 
 
 def figure(label: str, caption: Any, alt: str, draw: Callable[[bool], str]) -> Html:
-    """A drawing with its caption; `draw(narrow)` makes the one for screens and the one for phones."""
+    """Write a drawing with its caption; `draw(narrow)` makes the one for screens and the one for phones."""
     phone, screen = draw(True), draw(False)
     narrow, wide = data_uri(phone), data_uri(screen)
     width = round(PIXELS_A_POINT * float(screen.split('width="', 1)[1].split("pt", 1)[0]))
@@ -114,17 +114,17 @@ def figure(label: str, caption: Any, alt: str, draw: Callable[[bool], str]) -> H
 
 
 def data_uri(svg: str) -> str:
-    """A drawing as an address: an image of its own, whose ids cannot clash with another's."""
+    """Write a drawing as a data URI: an image of its own, whose ids cannot clash with another's."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def section(key: str, heading: str, *content: Any) -> Html:
-    """A section that the contents can point at."""
+    """Write a section that the contents can point at."""
     return tag("section", tag("h2", heading), *content, id=key)
 
 
 def document(title: str, *content: Any) -> str:
-    """The whole page, with its style sheet inside."""
+    """Write the whole page, with its style sheet inside."""
     style = (files("bbvi.study") / "report.css").read_text(encoding="utf-8")
     icon = '<link rel="icon" href="data:,">'
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{icon}'

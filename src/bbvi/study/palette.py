@@ -1,4 +1,4 @@
-"""One colour for each model, method and estimator, on every figure: those of Okabe and Ito, safe for the colour-blind."""
+"""One colour for each model, method and estimator, the same on every figure, from Okabe and Ito's set for the colour-blind."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ _STYLE = {
 
 
 def colour(name: str, among: Sequence[str] = ()) -> str:
-    """The colour of a model, method or estimator: its own, that of the one it mentions, or a spare one.
+    """Return the colour of a model, method or estimator: its own, that of the one it mentions, or a spare one.
 
     Examples:
         >>> colour("Gamma-TS"), colour("Algorithm 1 (Eq. 3)") == colour("Eq. 3")
@@ -66,7 +66,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def canvas(narrow: bool, height: float, narrow_height: float | None = None, *, width: float = 8.4) -> Figure:
-    """An empty figure as wide as the page's text, or as a phone."""
+    """Make an empty figure as wide as the page's text, or as a phone."""
     size = (3.9, narrow_height or height) if narrow else (width, height)
     drawing = Figure(figsize=size, layout="constrained", dpi=150)
     FigureCanvasAgg(drawing)
@@ -74,7 +74,7 @@ def canvas(narrow: bool, height: float, narrow_height: float | None = None, *, w
 
 
 def legend_above(axes: Any, narrow: bool, columns: int = 5) -> None:
-    """The legend over the axes, from the left, out of the way of the curves."""
+    """Put the legend over the axes, from the left, out of the way of the curves."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         legend = axes.legend(

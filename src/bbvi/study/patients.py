@@ -61,7 +61,7 @@ class Patients:
         return self.num_measurements / sum(labs.size for labs in self.labs)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> "Patients":
-        """These patients, in this order."""
+        """Return these patients, in this order."""
         truth = None if self.truth is None else [self.truth[i] for i in indices]
         return replace(
             self,
@@ -72,7 +72,7 @@ class Patients:
         )
 
     def split(self, num_test: int, seed: int = 0) -> tuple["Patients", "Patients"]:
-        """Training and test patients: `num_test` chosen at random are the test, each part in its old order."""
+        """Split into training and test patients: `num_test` chosen at random are the test, each part in its old order."""
         if not 0 < num_test < len(self):
             raise ValueError(f"split: of {len(self)} patients, 1 to {len(self) - 1} can be the test, got {num_test}")
         chosen = np.random.default_rng([seed, 11]).permutation(len(self))[:num_test]
@@ -80,7 +80,7 @@ class Patients:
         return self.take(np.flatnonzero(~is_test)), self.take(np.flatnonzero(is_test))
 
     def medians(self) -> np.ndarray:
-        """The median of what was measured of each lab."""
+        """Return the median of the measurements of each lab."""
         stacked = np.concatenate(self.labs)
         never = [name for name, lab in zip(self.names, stacked.T, strict=True) if np.isnan(lab).all()]
         if never:
@@ -88,18 +88,18 @@ class Patients:
         return np.nanmedian(stacked, axis=0)
 
     def divided_by(self, scale: np.ndarray) -> "Patients":
-        """The same patients with each lab, and its true mean, divided by a number."""
+        """Return the same patients with each lab, and its true mean, divided by a number."""
         truth = None if self.truth is None else [t / scale for t in self.truth]
         whole = scale if self.scale is None else scale * self.scale
         return replace(self, labs=[y / scale for y in self.labs], truth=truth, scale=whole)
 
     def ragged(self, observed: list[np.ndarray] | None = None) -> Any:
-        """The patients as `bbvi.fit` takes them; `observed` may mark fewer measurements than there are."""
+        """Return the patients as `bbvi.fit` takes them; `observed` may mark fewer measurements than there are."""
         observed = self.observed if observed is None else observed
         return bbvi.ragged(visit={"labs": [bbvi.missing(y)[0] for y in self.labs], "observed": observed})
 
     def hold_out(self, share: float = 0.25, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Section 5.1: masks of the measurements that are kept and of those held out.
+        """Draw masks of the measurements that are kept and of those held out (section 5.1).
 
         A patient of n measurements loses `share * n` of them, rounded up or down at random so that the mean is right,
         and keeps at least one.
@@ -117,7 +117,7 @@ class Patients:
         return kept, held
 
     def facts(self) -> dict[str, str]:
-        """The data set in a few lines, for the report."""
+        """Describe the data set in a few lines, for the report."""
         visits = np.array([len(labs) for labs in self.labs])
         gaps = np.concatenate([np.diff(times) for times in self.times])
         return {
@@ -133,7 +133,7 @@ class Patients:
         }
 
     def lab_table(self) -> pd.DataFrame:
-        """A row for each lab: how often it was measured, its quantiles, and what it was divided by."""
+        """Make a row for each lab: how often it was measured, its quantiles, and what it was divided by."""
         stacked = pd.DataFrame(np.concatenate(self.labs), columns=self.names)
         table = stacked.quantile([0.05, 0.5, 0.95]).T
         table.columns = ["5%", "median", "95%"]
@@ -143,7 +143,7 @@ class Patients:
 
 
 def scale_by_training_median(train: Patients, test: Patients) -> tuple[Patients, Patients]:
-    """Divide each lab of both by its median in training, so that the test is not looked at.
+    """Divide each lab of both by its median in training, so that the test patients do not influence it.
 
     No logarithm: gammas need positive labs, and densities of logarithms would not compare without a Jacobian.
 

@@ -79,7 +79,7 @@ class Plan:
         return [name for name in self.models if MODELS[name].needs_positive]
 
     def fingerprint(self) -> str:
-        """Tells this plan from any that could give other results: options, version, content of the data file."""
+        """Return what tells this plan from any that could give other results: options, version, content of the data file."""
         options = {name: value for name, value in asdict(self).items() if name not in ("out", "data")}
         if self.data is not None:
             content = Path(self.data).read_bytes() if Path(self.data).is_file() else b""
@@ -88,7 +88,7 @@ class Plan:
 
 
 def model_named(name: str, among: Sequence[str] = tuple(MODELS)) -> str:
-    """The model's name as the study writes it, whatever the case.
+    """Return the model's name as the study writes it, given in any case.
 
     Examples:
         >>> model_named("gamma-ts")

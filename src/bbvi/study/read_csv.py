@@ -37,11 +37,11 @@ class Table(NamedTuple):
     rows: list[tuple[int, list[str]]]
 
     def bad(self, message: str, line: int | None = None) -> BadFile:
-        """An error that names the file, and the line where there is one."""
+        """Make an error that names the file, and the line if there is one."""
         return BadFile(f"{self.name}, {message}" if line is None else f"{self.name}, line {line}: {message}")
 
     def column(self, name: str, option: str) -> int:
-        """The place of a column that the user named."""
+        """Return the place of a column that the user named."""
         if name in self.header:
             return self.header.index(name)
         lowered = {column.lower(): column for column in self.header}
@@ -133,7 +133,7 @@ def _check_header(table: Table) -> None:
 
 
 def _cells(table: Table, at: dict[str, int], is_long: bool) -> Iterator[Cell]:
-    """The values of the file, one after the other; a wide line gives one for each lab."""
+    """Yield the values of the file, one after the other; a wide line gives one for each lab."""
     labs = {i: name for i, name in enumerate(table.header) if i not in at.values()}
     if not is_long and not labs:
         raise table.bad(f"line 1: no columns of labs beside {table.header}")
@@ -194,7 +194,7 @@ class _Clock:
 
 
 def _date(text: str) -> float | None:
-    """Days since 1970, or None."""
+    """Return days since 1970, or None if the text is no date."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -211,7 +211,7 @@ def _is_number(text: str) -> bool:
 
 
 def _check_order(table: Table, cells: list[Cell], is_long: bool) -> None:
-    """No measurement twice, and times of a patient in order."""
+    """Refuse a measurement that is there twice, and times of a patient that are not in order."""
     seen: dict[tuple[str, float, str], int] = {}
     last: dict[str, Cell] = {}
     for cell in cells:
@@ -243,7 +243,7 @@ def _check_values(table: Table, cells: list[Cell], positive_for: Sequence[str]) 
 
 
 def _check_coverage(table: Table, cells: list[Cell], min_patients: int) -> None:
-    """Every lab and every patient has a measurement, and there are patients enough."""
+    """Refuse labs and patients without a measurement, and too few patients."""
     measured = [cell for cell in cells if not math.isnan(cell.value)]
     for lab in dict.fromkeys(cell.lab for cell in cells):
         if not any(cell.lab == lab for cell in measured):

@@ -34,7 +34,7 @@ def write(results: dict[str, Any], path: str | os.PathLike[str]) -> Path:
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as HTML."""
+    """Write the report as HTML."""
     made = {(key, name): make(results) for key, needs, name, make in SECTIONS if results.get(needs)}
     made = {label: content for label, content in made.items() if content}
     contents = tag("nav", *(tag("a", name, href=f"#{key}") for key, name in made), **{"aria-label": "Contents"})
@@ -43,7 +43,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def header(results: dict[str, Any], title: str) -> Html:
-    """What this is, of which run."""
+    """Write what this report is, and of which run."""
     lead = (
         "Section 5 of ", tag("a", "Ranganath, Gerrish and Blei (2014)", href=PAPER), ", repeated by one command on data that anyone can have: "
         "the same models, the same figures, the same table.",
@@ -61,7 +61,7 @@ def header(results: dict[str, Any], title: str) -> Html:
 
 
 def summary(results: dict[str, Any]) -> Html:
-    """The main findings, each with a tick or a cross."""
+    """Write the main findings, each with a tick or a cross."""
     found = verdicts.summary(results)
     if not found:
         return Html("")
@@ -78,6 +78,6 @@ def summary(results: dict[str, Any]) -> Html:
 
 
 def footer(results: dict[str, Any]) -> Html:
-    """Who wrote the page, and what its errors are."""
+    """Write which program made the page, and what its errors are."""
     words = f"Written by bbvi {results['versions'].get('bbvi', '')}. A ± is one standard error; nats are natural logarithms."
     return tag("footer", tag("p", words, class_="meta"))

@@ -1,4 +1,4 @@
-"""The report on what came out: Figures 1 and 2, Table 1, the factors found and the truth recovered."""
+"""The report's results: Figures 1 and 2, Table 1, the factors found and the truth recovered."""
 
 from functools import partial
 from typing import Any
@@ -16,24 +16,24 @@ from bbvi.study.verdicts import Verdict
 
 
 def verdict(one: Verdict) -> Html:
-    """What was expected, what was found, and whether it holds."""
+    """Write what was expected, what was found, and whether it holds."""
     badge = tag("span", f"{one.word.capitalize()}.", class_="badge") if one.word else ""
     words = tag("p", tag("b", "Expected: "), f"{one.expected}. ", tag("b", "Found: "), f"{one.found}. ", badge)
     return tag("div", words, cases(one), class_=f"verdict {kind(one)}")
 
 
 def cases(one: Verdict) -> Html:
-    """What was found case by case, as a list."""
+    """Write what was found case by case, as a list."""
     return tag("ul", *(tag("li", case) for case in one.each)) if one.each else Html("")
 
 
 def kind(one: Verdict) -> str:
-    """The style of a verdict."""
+    """Return the style of a verdict."""
     return {True: "yes", False: "no", None: "open"}[one.holds]
 
 
 def gibbs(results: dict[str, Any]) -> Html:
-    """Figure 1."""
+    """Write the section of Figure 1."""
     part = results["gibbs"]
     intro = (
         "Metropolis-Hastings, too, needs only the log joint. Plain, it fails on Gamma-Normal-TS, says the paper; within Gibbs it works, but "
@@ -57,7 +57,7 @@ def gibbs(results: dict[str, Any]) -> Html:
 
 
 def _ends(curves: list[dict[str, Any]]) -> Html:
-    """Where every run ended."""
+    """Write a table of where every run ended."""
     last = [{k: _last(c.get(k)) for k in ("per_observation", "error", "mse", "seconds")} for c in curves]
     columns = [
         page.names("method", [named(curve["method"]) for curve in curves]),
@@ -86,12 +86,12 @@ def _list(names: Any) -> str:
 
 
 def named(name: str, among: Any = ()) -> Html:
-    """A model or a method with the colour it has in the figures."""
+    """Write a model or a method with the colour it has in the figures."""
     return page.join(tag("span", "", class_="swatch", style=f"background:{colour(name, list(among))}"), name)
 
 
 def variance(results: dict[str, Any]) -> Html:
-    """Figure 2."""
+    """Write the section of Figure 2."""
     part = results["variance"]
     caption = (
         f"Variance of the gradient for {part['component']}, {who(part['patient'])}, {part['data']}, against iteration, on a "
@@ -124,7 +124,7 @@ def _times(found: dict[str, Any], name: str) -> str:
 
 
 def progress(results: dict[str, Any]) -> Html:
-    """Convergence with and without each variance reduction."""
+    """Write the section on convergence with and without each variance reduction."""
     part = results["progress"]
     words = "The paper reports that Algorithm 1, without variance reductions, failed to make noticeable progress in the time allotted."
     caption = f"The ELBO against time with and without each variance reduction, {part['data']}."
@@ -145,7 +145,7 @@ def progress(results: dict[str, Any]) -> Html:
 
 
 def comparison(results: dict[str, Any]) -> Html:
-    """Table 1."""
+    """Write the section of Table 1."""
     words = (
         "Each model is fitted to the training patients; for a test patient the locals are fitted to 75 % of the measurements with the globals "
         "held, and the rest is scored. The paper's column comes from other, private data, scored in a unit it does not state: "
@@ -193,7 +193,7 @@ def _scores(data: str, scores: dict[str, Any]) -> Html:
 
 
 def who(patient: Any) -> str:
-    """A patient by name, whether or not the name says that it is one."""
+    """Write a patient's name, with the word patient if the name does not have it."""
     return str(patient) if str(patient).lower().startswith("patient") else f"patient {patient}"
 
 
@@ -213,7 +213,7 @@ def _fits(models: list[dict[str, Any]]) -> Html:
 
 
 def exploring(results: dict[str, Any]) -> Html:
-    """The factors found: loadings, and a patient through time."""
+    """Write the section on the factors found: loadings, and a patient through time."""
     parts: list[Any] = []
     for data, found in results["factors"].items():
         parts += [tag("h3", f"{page.titled(data)}, {found['model']}"), _loadings(data, found)]
@@ -255,7 +255,7 @@ def _patient(found: dict[str, Any]) -> list[Html]:
 
 
 def truth(results: dict[str, Any]) -> Html:
-    """The fitted mean of W x + o beside the simulated truth."""
+    """Write the fitted mean of W x + o beside the simulated truth."""
     part = results["truth"]
     words = (
         "Simulated patients have a truth. W and x can only be found up to a permutation and a scale of the factors, so what is compared is "

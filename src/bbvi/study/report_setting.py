@@ -1,4 +1,4 @@
-"""The report on what went in: data and models (sections 5.1 and 5.2), settings, seeds, machine, and how to change them."""
+"""The report's setting: data and models (sections 5.1 and 5.2), settings, seeds, machine, and how to change them."""
 
 import inspect
 import textwrap
@@ -50,7 +50,7 @@ OPTIONS = {
 
 
 def data(results: dict[str, Any]) -> Html:
-    """Section 5.1: what the patients are."""
+    """Write what the patients are (section 5.1)."""
     intro = (
         "The paper studies 976 patients of a clinic for chronic kidney disease: 33,000 visits at irregular times, and at each a "
         "subset of 17 labs. Those records are private. "
@@ -69,7 +69,7 @@ def data(results: dict[str, Any]) -> Html:
 
 
 def frame(table: dict[str, Any], of: str, caption: str = "") -> Html:
-    """A table of numbers with names of rows and columns; columns of shares in percent."""
+    """Write a table of numbers with names of rows and columns; columns of shares in percent."""
     values = floats(table["values"]).reshape(len(table["index"]), len(table["columns"]))
     columns = [page.names(of, table["index"])]
     for name, column in zip(table["columns"], values.T, strict=True):
@@ -79,7 +79,7 @@ def frame(table: dict[str, Any], of: str, caption: str = "") -> Html:
 
 
 def models(results: dict[str, Any]) -> Html:
-    """Section 5.2: the models of this run, and the code of the first."""
+    """Write the models of this run, and the code of the first (section 5.2)."""
     fitted = [m["model"] for scores in (results.get("comparison") or {}).values() for m in scores["models"]]
     chosen = list(dict.fromkeys(fitted)) or list(results["plan"].get("models") or MODELS)
     known = [name for name in chosen if name in PROCESS]
@@ -106,7 +106,7 @@ def _source(name: str) -> str:
 
 
 def maths(text: str) -> Html:
-    """Letters with what follows an underscore as their index.
+    """Write letters with what follows an underscore as their index.
 
     Examples:
         >>> maths("W x_pv")
@@ -121,7 +121,7 @@ def maths(text: str) -> Html:
 
 
 def settings(results: dict[str, Any]) -> Html:
-    """Our hyperparameters beside the paper's where they differ."""
+    """Write our hyperparameters beside the paper's where they differ."""
     parts = []
     for one in results["data"]:
         ours, papers = one.get("settings") or {}, one.get("paper_settings") or {}
@@ -150,7 +150,7 @@ def _given(name: str) -> bool:
 
 
 def circumstances(results: dict[str, Any]) -> Html:
-    """Seeds, versions, machine and timings."""
+    """Write seeds, versions, machine and timings."""
     plan = {name.replace("_", " "): _plain(value) for name, value in results["plan"].items() if value is not None}
     seeds = sorted({curve["seed"] for curve in (results.get("gibbs") or {}).get("curves", [])})
     plan |= {"seeds of Figure 1": ", ".join(map(str, seeds))} if seeds else {}
@@ -174,7 +174,7 @@ def _plain(value: Any) -> str:
 
 
 def options() -> Html:
-    """How to run it otherwise."""
+    """Write how to run the study with other options."""
     rows = [tag("code", option) for option in OPTIONS]
     table = page.table("", [page.names("option", rows), page.texts("", list(OPTIONS.values()), "words")])
     words = (

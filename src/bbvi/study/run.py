@@ -42,7 +42,7 @@ class Stage(NamedTuple):
 
 
 def run(plan: Plan, console: Console | None = None) -> Path:
-    """Run what is not finished yet, then write the report; the path of the page."""
+    """Run what is not finished yet, write the report, and return the path of its page."""
     console = Console() if console is None else console
     effort, folder = EFFORTS[plan.size], Path(plan.out)
     sets = data_sets(plan)[: effort.num_data_sets]
@@ -65,7 +65,7 @@ def run(plan: Plan, console: Console | None = None) -> Path:
 
 
 def all_stages(plan: Plan, sets: list[DataSet], effort: Effort) -> list[Stage]:
-    """What there is to do; the experiments with one model and one cohort take the first data set."""
+    """List the stages of a plan; the experiments with one model and one cohort take the first data set."""
     out = [_fit_stage(name, data, effort, plan.seed) for data in sets for name in plan.models]
     if MODEL not in plan.models:
         return out
@@ -104,13 +104,13 @@ def _fit_stage(name: str, data: DataSet, effort: Effort, seed: int) -> Stage:
 
 
 def timed(stage: Stage, share: Report) -> dict[str, Any]:
-    """A stage's result, and how long it took."""
+    """Return a stage's result, and how long it took."""
     began = time.monotonic()
     return {"result": stage.work(report=share), "seconds": time.monotonic() - began}
 
 
 def collect(plan: Plan, sets: list[DataSet], found: dict[str, Any], effort: Effort) -> dict[str, Any]:
-    """All results in the order of the report."""
+    """Collect all results in the order of the report."""
     out: dict[str, Any] = {
         "plan": asdict(plan) | effort._asdict(), "command": " ".join(["bbvi", *sys.argv[1:]]), "versions": versions(), "machine": machine(),
         "date": f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
@@ -144,7 +144,7 @@ def _described(data: DataSet) -> dict[str, Any]:
 
 
 def facts_table(data: DataSet) -> Table:
-    """A data set in a few lines."""
+    """Describe a data set in a few lines."""
     facts = Table(title=data.patients.name, show_header=False, title_justify="left")
     split = {"split": f"{len(data.train)} patients for training, {len(data.test)} for the test"}
     for label, value in (data.patients.facts() | split).items():
@@ -154,12 +154,12 @@ def facts_table(data: DataSet) -> Table:
 
 
 def versions() -> dict[str, str]:
-    """Of bbvi and of what computes for it."""
+    """Return the versions of bbvi and of the libraries that compute for it."""
     return {name: version(name) for name in ("bbvi", "jax", "jaxlib", "numpyro", "optax", "equinox", "numpy", "scipy")}
 
 
 def machine() -> dict[str, Any]:
-    """Where the times were taken."""
+    """Describe the machine on which the times were taken."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
@@ -170,7 +170,7 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(tree: Any) -> Any:
-    """Arrays as lists, and None for what is not a finite number."""
+    """Return arrays as lists, and None for what is not a finite number."""
     if isinstance(tree, dict):
         return {str(key): as_json(value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):

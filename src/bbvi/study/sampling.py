@@ -34,7 +34,7 @@ _SETTLING = 20  # of these, at whose predictions the locals have still to forget
 def on_the_clock(
     run: Iterator[Any], seconds: float, marks: tuple[float, ...], report: Report
 ) -> Iterator[tuple[float, Any]]:
-    """What a run has come to at each mark, a share of the seconds; the time between steps is not counted.
+    """Yield what a run has reached at each mark, a share of the seconds; the time between steps is not counted.
 
     The first chunk, which compiles, is not counted either.
     """
@@ -53,7 +53,7 @@ def on_the_clock(
 
 
 def variational(data: DataSet, effort: Effort, *, method: str, seed: int, report: Report) -> dict[str, Any]:
-    """The curve of bbvi: the paper's algorithm, or what `bbvi.fit` does if it is not told."""
+    """Make the curve of bbvi: by the paper's algorithm, or by the defaults of `bbvi.fit`."""
     entry = MODELS[MODEL]
     model, test = entry.build(len(data.train.names), data.settings), hold_out(data.test, 0)
     to_train, to_test = (
@@ -71,7 +71,7 @@ def variational(data: DataSet, effort: Effort, *, method: str, seed: int, report
 
 
 def sampled(data: DataSet, effort: Effort, kernel: Any, *, method: str, seed: int, report: Report) -> dict[str, Any]:
-    """The curve of a sampler: at each mark the later half of its draws of the globals predicts."""
+    """Make the curve of a sampler: at each mark the later half of its draws of the globals predicts."""
     entry = MODELS[MODEL]
     model, test = entry.build(len(data.train.names), data.settings), hold_out(data.test, 0)
     run = bbvi.iterate_metropolis(
@@ -92,7 +92,7 @@ def sampled(data: DataSet, effort: Effort, kernel: Any, *, method: str, seed: in
 
 
 def _later_half(draws: Any, names: list[str]) -> dict[str, np.ndarray]:
-    """Draws of the globals evenly spread over the later half, `(chain, draw, ...)`."""
+    """Return draws of the globals evenly spread over the later half, `(chain, draw, ...)`."""
     num = draws.posterior.sizes["draw"]
     chosen = np.linspace(num // 2, num - 1, _GLOBALS).astype(int)
     return {name: draws.posterior[name].values[:, chosen] for name in names}
@@ -106,7 +106,7 @@ def _predictions(
     kernel: Any,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Scores at each mark; the test patients' locals move on from mark to mark, with each draw of the globals in turn."""
+    """Score at each mark; the test patients' locals move on from mark to mark, with each draw of the globals in turn."""
     both = {name: np.concatenate([part[name] for part in held], axis=1) for name in held[0]}
     values = {name: array.reshape(-1, *array.shape[2:]) for name, array in both.items()}
     *_, chains = bbvi.iterate_metropolis(
@@ -136,7 +136,7 @@ def _as_table(frame: Any) -> dict[str, Any]:
 
 
 def summary(curves: list[dict[str, Any]], data: DataSet, effort: Effort) -> dict[str, Any]:
-    """Figure 1's numbers: where Gibbs ends, where bbvi ends, and how soon bbvi is where Gibbs ends."""
+    """Return Figure 1's numbers: where Gibbs ends, where bbvi ends, and how soon bbvi is where Gibbs ends."""
     out: dict[str, Any] = {
         "data": data.train.name, "budget": effort.seconds, "num_patients": len(data.train), "clock": CLOCK,
         "curves": [{k: v for k, v in c.items() if k != "mixing"} for c in curves],

@@ -30,12 +30,12 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(test: Patients, seed: int) -> HeldOut:
-    """75 % of each test patient's measurements to fit to, 25 % to predict."""
+    """Keep 75 % of each test patient's measurements to fit to, and 25 % to predict."""
     return HeldOut(test, *test.hold_out(0.25, seed))
 
 
 def draws_given(posterior: bbvi.Posterior, test: HeldOut, effort: Effort, *, seed: int, **settings: Any) -> Draws:
-    """Draws of q: the globals' as they were fitted, the test patients' locals fitted to what is kept of them."""
+    """Draw from q: the globals as they were fitted, the test patients' locals fitted to what is kept of them."""
     fitted = bbvi.fit(
         posterior.model, test.fit_data, hold=posterior, seed=seed, progress=False,
         stop=bbvi.Budget(steps=effort.test_steps), **settings,
@@ -44,12 +44,12 @@ def draws_given(posterior: bbvi.Posterior, test: HeldOut, effort: Effort, *, see
 
 
 def plain(draws: Any) -> Draws:
-    """Draws as arrays, the ragged ones padded."""
+    """Return draws as arrays, the ragged ones padded."""
     return {name: np.asarray(getattr(values, "padded", values)) for name, values in draws.items()}
 
 
 def score(model: bbvi.HierarchicalModel, draws: Draws, test: HeldOut) -> dict[str, Any]:
-    """Log predictive likelihood per measurement and per patient, and the squared error of predicted means."""
+    """Return the log predictive likelihood per measurement and per patient, and the squared error of predicted means."""
     found = bbvi.predictive_log_likelihood(draws, None, test.held_data, observed="observed", model=model)
     counts = np.array([held.sum() for held in test.held])
     errors = []
@@ -66,25 +66,25 @@ def score(model: bbvi.HierarchicalModel, draws: Draws, test: HeldOut) -> dict[st
 
 
 def lab_means(draws: Draws, patient: int, num_visits: int) -> np.ndarray:
-    """W x + o of one patient, draws by visits by labs; offsets may be the patient's own or all patients'."""
+    """Return W x + o of one patient, draws by visits by labs; offsets may be the patient's own or all patients'."""
     x, weights, offsets = draws["x"][:, patient, :num_visits], draws["W"], draws["o"]
     own = offsets[:, patient] if offsets.ndim == 3 else offsets
     return np.einsum("svk,slk->svl", x, weights) + own[:, None]
 
 
 def ratio(totals: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """Total over count, with a standard error that takes patients as the independent units."""
+    """Divide a total by a count, with a standard error that takes patients as the independent units."""
     value = totals.sum() / counts.sum()
     return float(value), float(np.sqrt(((totals - value * counts) ** 2).sum()) / counts.sum())
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
-    """How much more log likelihood per measurement, patient for patient, with its standard error."""
+    """Return how much more log likelihood per measurement, patient for patient, with its standard error."""
     return ratio(np.asarray(one["by_patient"]) - np.asarray(other["by_patient"]), np.asarray(one["counts"]))
 
 
 def averages(train: Patients, test: HeldOut) -> dict[str, Any]:
-    """The same scores for a Normal around each patient's own average of a lab, drawn towards the training mean.
+    """Score a Normal around each patient's own average of a lab, drawn towards the training mean, in the same way.
 
     A patient's average of n measurements is n / (n + 1) of the way from the training mean of the lab; the sd of each lab
     is that of training measurements around such averages, each measurement left out of its own.
@@ -109,12 +109,12 @@ def averages(train: Patients, test: HeldOut) -> dict[str, Any]:
 
 
 def own_average(labs: np.ndarray, seen: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """A patient's average of what is seen of each lab, drawn towards the centre as if by one more measurement."""
+    """Average what is seen of each lab of a patient, drawn towards the centre as if by one more measurement."""
     return (np.where(seen, labs, 0).sum(0) + centre) / (seen.sum(0) + 1)
 
 
 def _left_out(labs: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Each measurement less the average of the patient's others, drawn towards the centre."""
+    """Return each measurement less the average of the patient's others, drawn towards the centre."""
     seen = ~np.isnan(labs)
     total = np.where(seen, labs, 0).sum(0)
     return labs - (total - labs + centre) / seen.sum(0)

@@ -44,12 +44,12 @@ class Settings:
 
     @classmethod
     def paper(cls, num_factors: int = 5) -> "Settings":
-        """The paper's values; a floor of 0.001, which it does not have, keeps single precision finite."""
+        """Return the paper's values; a floor of 0.001, which the paper does not have, keeps single precision finite."""
         return cls(num_factors=num_factors)
 
     @classmethod
     def simulated(cls, num_factors: int = 5) -> "Settings":
-        """What the simulated cohort is drawn from.
+        """Return the settings from which the simulated cohort is drawn.
 
         `sigma_x` is small and the floor its square root: a factor's gamma then never has a shape below 1, and the chain
         is not absorbed at zero. `level` keeps the labs positive. Under the Gamma models' priors W x is K in the mean, so
@@ -64,7 +64,7 @@ class Settings:
 
     @classmethod
     def scaled(cls, num_factors: int = 3) -> "Settings":
-        """For labs divided by their medians, whose level is 1; the Gamma models' Gamma(1, 1) has that mean already.
+        """Return settings for labs divided by their medians: the level is 1, which is also the mean of Gamma(1, 1).
 
         A small `sigma_l` with a large `sigma_x` lets one outlier of one lab pull a factor, and with it all other labs, far away:
         docs/study.md has the numbers.

@@ -26,7 +26,7 @@ _MOST_REDRAWS = 1000
 
 
 def simulate(num_patients: int = NUM_PATIENTS, seed: int = 0, settings: Settings | None = None) -> Patients:
-    """Patients drawn from Gamma-Normal-TS; the same seed gives the same first patients however many there are.
+    """Draw patients from Gamma-Normal-TS; the same seed gives the same first patients however many there are.
 
     Examples:
         >>> few, more = simulate(3), simulate(5)
@@ -56,7 +56,7 @@ def simulate(num_patients: int = NUM_PATIENTS, seed: int = 0, settings: Settings
 
 
 def _visits(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Days of a patient's visits, and which labs are measured."""
+    """Draw the days of a patient's visits, and which labs are measured."""
     num_visits = int(np.clip(np.round(rng.lognormal(np.log(25), 0.85)), 5, 120))
     gaps = np.ceil(rng.lognormal(np.log(30), 1.2, num_visits - 1))
     seen = rng.random((num_visits, NUM_LABS)) < SHARE_OBSERVED
@@ -67,7 +67,7 @@ def _visits(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def _positive_labs(
     rng: np.random.Generator, weights: np.ndarray, num_visits: int, s: Settings
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """True means and labs of one patient, drawn again until all labs are positive, and how many draws that took."""
+    """Draw true means and labs of one patient until all labs are positive, and count the draws."""
     for redraws in range(_MOST_REDRAWS):
         offset = rng.normal(s.level, s.sigma_o, NUM_LABS)
         x, path = np.full(s.num_factors, s.alpha_0), np.empty((num_visits, s.num_factors))

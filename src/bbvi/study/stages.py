@@ -47,7 +47,7 @@ class Stages:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str, function: Callable[[], Any]) -> Any:
-        """The stored result of a stage that was finished, otherwise that of the function, which is then stored."""
+        """Return the stored result of a stage that was finished, or else call the function and store its result."""
         stored = self._load(name)
         if stored is not None:
             return stored["result"]
@@ -59,7 +59,7 @@ class Stages:
         return loaded["result"]
 
     def finished(self, name: str) -> bool:
-        """Whether a stage was finished under this plan."""
+        """Return whether a stage was finished under this plan."""
         return self._load(name) is not None
 
     def _paths(self, name: str) -> tuple[Path, Path]:
@@ -81,7 +81,7 @@ class Stages:
         _write(paths[0], json.dumps(record, indent=1).encode())
 
     def _load(self, name: str) -> dict[str, Any] | None:
-        """The record of a finished stage, None if there is none that can be used."""
+        """Load the record of a finished stage, None if there is none that can be used."""
         document, archive = self._paths(name)
         try:
             record = json.loads(document.read_bytes())
@@ -95,7 +95,7 @@ class Stages:
 
 
 def fingerprint(plan: Any) -> str:
-    """The sha256 of a plan that JSON can hold: another plan, another fingerprint.
+    """Return the sha256 of a plan that JSON can hold: another plan, another fingerprint.
 
     Examples:
         >>> fingerprint({"seed": 0, "models": ["Gamma"]}) == fingerprint({"models": ["Gamma"], "seed": 0})
@@ -107,7 +107,7 @@ def fingerprint(plan: Any) -> str:
 
 
 def _without_arrays(stage: str, tree: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
-    """The tree with a number in place of each array, which goes to `arrays`."""
+    """Replace each array of a tree by a number, and put the array into `arrays`."""
     if isinstance(tree, dict):
         if not all(isinstance(key, str) and key != _ARRAY for key in tree):
             raise TypeError(f"stage {stage!r}: keys of a result are strings, got {list(tree)} at {path or 'the top'}")

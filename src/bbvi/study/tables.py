@@ -17,7 +17,7 @@ SCORES = ("per_observation", "per_patient", "mse", "elbo")
 
 
 def print_results(results: dict[str, Any], console: Console) -> None:
-    """Print each part of the results that is there, then what holds of the paper."""
+    """Print each part of the results that is there, then which of the paper's claims hold."""
     for data, scores in (results.get("comparison") or {}).items():
         console.print(comparison(data, scores))
     for name, make in (("gibbs", gibbs), ("variance", variance), ("truth", truth)):
@@ -32,7 +32,7 @@ def print_results(results: dict[str, Any], console: Console) -> None:
 
 
 def comparison(data: str, scores: dict[str, Any]) -> Table:
-    """Table 1 for one data set."""
+    """Make Table 1 for one data set."""
     table = _table(f"Table 1, {data}: held-out measurements (the paper's are other data)")
     for head in ("model", "paper", "per measurement", "per patient", "squared error", "steps", "time"):
         table.add_column(head, justify="left" if head == "model" else "right", no_wrap=head == "model")
@@ -48,7 +48,7 @@ def comparison(data: str, scores: dict[str, Any]) -> Table:
 
 
 def gibbs(section: dict[str, Any]) -> Table:
-    """Figure 1's ends."""
+    """Make a table of where the runs of Figure 1 end."""
     table = _table(f"Figure 1, {section['data']}: after {duration(section.get('budget'))} each")
     for head in ("method", "seed", "per measurement", "squared error"):
         table.add_column(head, justify="left" if head == "method" else "right", no_wrap=head == "method")
@@ -64,7 +64,7 @@ def gibbs(section: dict[str, Any]) -> Table:
 
 
 def variance(section: dict[str, Any]) -> Table:
-    """Figure 2's medians."""
+    """Make a table of Figure 2's medians."""
     table = _table(f"Figure 2, {section['data']}: variance of the gradient, median over iterations")
     table.add_column("estimator")
     table.add_column("variance", justify="right")
@@ -74,7 +74,7 @@ def variance(section: dict[str, Any]) -> Table:
 
 
 def truth(section: dict[str, Any]) -> Table:
-    """Errors of the fitted mean of W x + o."""
+    """Make a table of errors of the fitted mean of W x + o."""
     table = _table(f"Truth, {section['data']}: root mean squared error of W x + o")
     table.add_column("")
     for head in ("fitted mean", "own averages"):

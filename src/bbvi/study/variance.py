@@ -34,7 +34,7 @@ def _shown(all_of_them: dict[str, bbvi.Score], effort: Effort) -> dict[str, bbvi
 
 
 def variances(data: DataSet, effort: Effort, *, seed: int, report: Report) -> dict[str, Any]:
-    """Figure 2: along a fit to 25 patients, the variance for the mean of a random patient's first factor, first visit."""
+    """Measure Figure 2's variances, for a random patient's first factor at the first visit, along a fit to 25 patients."""
     rng = np.random.default_rng([seed, 21])
     patients = data.train.take(np.sort(rng.permutation(len(data.train))[:BATCH_SIZE]))
     patient, groups = int(rng.integers(len(patients))), patients.ragged()
@@ -69,7 +69,7 @@ def variances(data: DataSet, effort: Effort, *, seed: int, report: Report) -> di
 
 
 def convergence(data: DataSet, effort: Effort, *, seed: int, report: Report) -> dict[str, Any]:
-    """ELBO against time with and without each reduction, the same steps and draws otherwise."""
+    """Record the ELBO against time with and without each reduction, with the same steps and draws otherwise."""
     model = MODELS[MODEL].build(len(data.train.names), data.settings)
     algorithms, runs = _shown(ALGORITHMS, effort), []
     for number, (name, estimator) in enumerate(algorithms.items()):

@@ -1,4 +1,4 @@
-"""Section 5's claims, each beside what came out: expected, found, and whether it holds."""
+"""Section 5's claims, each with what was expected, what was found, and whether it holds."""
 
 import math
 from typing import Any, NamedTuple
@@ -23,13 +23,13 @@ class Verdict(NamedTuple):
         return {True: "holds", False: "does not hold", None: ""}[self.holds]
 
     def sentence(self) -> str:
-        """The verdict in one line of plain words."""
+        """Write the verdict in one line of plain words."""
         found = "; ".join([self.found, *self.each])
         return f"Expected: {self.expected}. Found: {found}" + (f": {self.word}." if self.word else ".")
 
 
 def summary(results: dict[str, Any]) -> list[Verdict]:
-    """The main findings of a run, in the paper's order, one for each claim that was tested."""
+    """Return the main findings of a run, in the paper's order, one for each claim that was tested."""
     return [
         *([gibbs(results["gibbs"])] if has_reach(results) else []),
         *(variance(results["variance"]) if results.get("variance") else []),
@@ -38,12 +38,12 @@ def summary(results: dict[str, Any]) -> list[Verdict]:
 
 
 def has_reach(results: dict[str, Any]) -> bool:
-    """Whether Gibbs and BBVI were compared to the end."""
+    """Return whether Gibbs and BBVI were compared to the end."""
     return bool((results.get("gibbs") or {}).get("reach"))
 
 
 def gibbs(section: dict[str, Any]) -> Verdict:
-    """Figure 1: BBVI is as high as Gibbs ends in a tenth of the time, and ends at least as high."""
+    """Judge Figure 1: BBVI is as high as Gibbs ends in a tenth of the time, and ends at least as high."""
     reach = section["reach"]
     when, share = reach.get("bbvi_seconds_to_gibbs_end"), reach.get("share_of_budget")
     ends = (
@@ -63,7 +63,7 @@ def gibbs(section: dict[str, Any]) -> Verdict:
 
 
 def _gap(reach: dict[str, Any]) -> str:
-    """The difference of the ends; the errors, of the same patients, are added as if independent."""
+    """Return the difference of the ends; the errors, of the same patients, are added as if independent."""
     errors = [reach[name] for name in ("bbvi_end_error", "gibbs_end_error") if reach.get(name) is not None]
     if len(errors) < 2:
         return ""
@@ -72,7 +72,7 @@ def _gap(reach: dict[str, Any]) -> str:
 
 
 def variance(section: dict[str, Any]) -> list[Verdict]:
-    """Figure 2: the two reductions, each by its median ratio of variances over the iterations."""
+    """Judge Figure 2: the two reductions, each by its median ratio of variances over the iterations."""
     ratios, holds = section.get("ratios") or {}, section.get("holds") or {}
     rows = [
         ("Eq. 3 / Eq. 6", "two orders of magnitude", "Rao-Blackwellization lowers the variance by two orders of magnitude",
@@ -103,7 +103,7 @@ def _fold(ratio: float | None) -> str:
 
 
 def claims(comparison: dict[str, Any]) -> list[Verdict]:
-    """Table 1: each claim on pairs of models, over all data sets; it holds if every pair agrees."""
+    """Judge Table 1: each claim on pairs of models, over all data sets; it holds if every pair agrees."""
     groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for data, scores in comparison.items():
         for pair in scores.get("pairs") or []:
@@ -122,7 +122,7 @@ def _claim(expected: str, pairs: list[tuple[str, dict[str, Any]]]) -> Verdict:
 
 
 def difference(one: dict[str, Any]) -> str:
-    """How much better, with its error; says when that is within noise."""
+    """Say how much better, with its error, and whether that is within noise."""
     value, error = one["difference"], one.get("error")
     text = ("+" if value > 0 else "") + with_error(value, error)
     near = error is not None and math.isfinite(value) and abs(value) < 2 * error
@@ -130,7 +130,7 @@ def difference(one: dict[str, Any]) -> str:
 
 
 def truth(section: dict[str, Any]) -> Verdict:
-    """The fitted mean of W x + o against the simulated truth, beside each patient's own averages."""
+    """Judge the fitted mean of W x + o against the simulated truth, beside each patient's own averages."""
     fitted, averages = section["error_measured"], section["averages_measured"]
     away, away_averages = section["error_unmeasured"], section["averages_unmeasured"]
     found = (

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.blankets.blankets import Blankets
+from bbvi.blankets.patterns import readers
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
 from bbvi.model.problem import Problem, Terms, total
 from bbvi.numerics.xla import for_one_run
@@ -117,7 +118,7 @@ def _check_moves(
             rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
             pattern = part.get(latent, {}).get(term)
-            inside = pattern.readers(mask) if pattern is not None else np.zeros(len(flat), bool)
+            inside = np.zeros(len(flat), bool) if pattern is None else readers(pattern, mask)
             for item in chosen.get(latent, []):
                 if item.term == term:
                     inside = inside | (item.pairs(indices)[:, mask].sum(1) > 0)

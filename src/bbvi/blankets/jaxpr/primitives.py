@@ -87,3 +87,13 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
+
+
+def dot_axes(eqn: Any) -> list[tuple[list[int], list[int], list[int]]]:
+    """For each side of a `dot_general`, its axes: those that both sides run along, its own, and those summed over."""
+    contract, batch = eqn.params["dimension_numbers"]
+    found = []
+    for atom, b, c in zip(eqn.invars, batch, contract, strict=True):
+        own = [axis for axis in range(len(atom.aval.shape)) if axis not in b and axis not in c]
+        found.append((list(b), own, list(c)))
+    return found

@@ -5,6 +5,7 @@ On the way two costs go away that a user need not think of: the logarithm of a l
 is handed over as it is, without underflow, and lgamma and digamma are replaced by faster ones.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, scan_sizes
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, dot_axes, scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run
 from bbvi.numerics import special
@@ -210,18 +211,16 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
 
 def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
     """Products of arrays: short sums are written out, so that they join what follows; long ones are reduced."""
-    (contract, batch), shapes = eqn.params["dimension_numbers"], [a.aval.shape for a in eqn.invars]
+    axes, shapes = dot_axes(eqn), [a.aval.shape for a in eqn.invars]
     both = all(isinstance(v, Last) for v in values)
-    size = int(np.prod([shapes[0][axis] for axis in contract[0]]))
+    size = int(np.prod([shapes[0][axis] for axis in axes[0][2]]))
     if not both and size > _MOST_UNROLLED:
         return None
     sides = []
-    for value, shape, c, b in zip(values, shapes, contract, batch, strict=True):
-        free = [axis for axis in range(len(shape)) if axis not in c and axis not in b]
+    for value, shape, parts in zip(values, shapes, axes, strict=True):
         array = value.array if isinstance(value, Last) else jnp.asarray(value)[..., None]
-        order = [*b, *free, *c, len(shape)]
-        sizes = [int(np.prod([shape[axis] for axis in axes])) for axes in (b, free, c)]
-        sides.append(array.transpose(order).reshape(*sizes, array.shape[-1]))
+        sizes = [int(np.prod([shape[axis] for axis in part])) for part in parts]
+        sides.append(array.transpose(*itertools.chain(*parts), len(shape)).reshape(*sizes, array.shape[-1]))
     left, right = sides[0][:, :, None], sides[1][:, None]
     kind = eqn.outvars[0].aval.dtype
     if size <= _MOST_UNROLLED:

@@ -90,23 +90,23 @@ class Blankets:
         return self._prior.function.fast_lgamma
 
     def prior_terms(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
-        """The terms that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
+        """Evaluate the terms that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
         return self._prior.function(beta, logs or {}, data, num)
 
     def group_terms(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
-        """The terms of one group, for `num` samples on the last axis; `logs` are known logarithms."""
+        """Evaluate the terms of one group, for `num` samples on the last axis; `logs` are known logarithms."""
         return self._of_group.function({**beta, **z}, logs or {}, row, num)
 
     def terms_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
-        """The terms of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
+        """Evaluate the terms of `num` groups, the last axis of `z` and `rows`, at one sample of the globals."""
         return self._of_group.function.over_groups(beta, z, logs, rows, num)
 
     def indices(self, row: Any) -> list[Array]:
-        """What each look-up by the data of a group looks up."""
+        """Work out which elements each look-up by the data of a group yields."""
         return self._of_group.indices(row)
 
     def sums(self, part: Patterns, terms: Terms) -> Sums:
-        """The sums over axes of the terms that any latent needs, each once, and those over all."""
+        """Sum the terms over the axes that any latent needs, each once, and over all."""
         wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
         for of_latent in part.values():
             for name, pattern in of_latent.items():
@@ -122,7 +122,7 @@ class Blankets:
         return found
 
     def log_p(self, part: Patterns, latent: str, terms: Terms, sums: Sums) -> Array | float:
-        """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it.
+        """Compute log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it.
 
         `sums` are those of `Blankets.sums`. An axis along which all factors have the same may have size 1.
         """
@@ -135,11 +135,11 @@ class Blankets:
         return total
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
-        """The sums for the elements of `latent` that these groups' data choose: terms and indices with groups first."""
+        """Sum the terms for the elements of `latent` that these groups' data choose; terms and indices have groups first."""
         return [item.sum(terms[item.term], indices) for item in self.look_ups.get(latent, [])]
 
     def log_p_looked_up(self, latent: str, sums: list[Array]) -> Array | float:
-        """The share of `looked_up` in log p_i."""
+        """Compute the share of `looked_up` in log p_i."""
         total: Array | float = 0.0
         for item, value in zip(self.look_ups.get(latent, []), sums, strict=True):
             total = total + item.spread(value)
@@ -213,7 +213,7 @@ def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lg
 
 
 def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:
-    """Elements of one vector, such as a Dirichlet's, are one factor of q."""
+    """Merge the columns of one vector, such as a Dirichlet's: it is one factor of q."""
     if event == 1:
         return block
     merge = sparse.csr_array(sparse.kron(sparse.eye_array(block.shape[1] // event), np.ones((event, 1), np.int32)))

@@ -62,7 +62,7 @@ class AbstractLookedUp(eqx.Module):
 
 
 def _added_up(values: Float[Array, "rows ..."], targets: Int[Array, " rows"], num: int) -> Float[Array, "num ..."]:
-    """The sum of the rows with each target; those beyond the last are dropped."""
+    """Add up the rows with each target; those beyond the last are dropped."""
     zeros = jnp.zeros((num, *values.shape[1:]), values.dtype)
     return zeros.at[targets].add(values, mode="drop")
 
@@ -152,7 +152,7 @@ def looked_up(
     factor_shape: tuple[int, ...],
     event: int,
 ) -> list[AbstractLookedUp]:
-    """How the factors of one latent that the data choose get their sums from one term; empty if it reads none.
+    """Find how the factors of one latent that the data choose get their sums from one term; empty if it reads none.
 
     `pairs` are the term's elements by all that is read; `leaf` is the latent's number.
     """

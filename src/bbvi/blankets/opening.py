@@ -13,7 +13,7 @@ from bbvi.blankets.walk import Term, Walk
 
 
 def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
-    """A dot product as a product and a sum."""
+    """Write a dot product as a product and a sum."""
     sides = [jnp.transpose(x, [*b, *own, *c]) for x, (b, own, c) in zip(inputs, dot_axes(eqn), strict=True)]
     (batch, left_own, summed), (_, right_own, _) = dot_axes(eqn)
     num_batch, num_left, num_sum = len(batch), len(left_own), len(summed)
@@ -24,7 +24,7 @@ def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
 
 
 def open_cond(chosen: int | None) -> Rewrite:
-    """A choice as a sum of its branches, each masked by whether it is chosen; or as the one that is known to be."""
+    """Write a choice as a sum of its branches, each masked by whether it is chosen; or as the one that is known to be."""
 
     def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
         branches = eqn.params["branches"]
@@ -40,7 +40,7 @@ def open_cond(chosen: int | None) -> Rewrite:
 
 
 def open_scan(eqn: Any, which: int) -> Rewrite | None:
-    """How to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
+    """Find how to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
 
     `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
     """

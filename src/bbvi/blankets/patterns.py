@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 
 def pairs_of(rows: np.ndarray, columns: np.ndarray, sizes: tuple[int, int]) -> sparse.csr_array:
-    """Pairs of a term element and a factor of q as a boolean matrix."""
+    """Write pairs of a term element and a factor of q as a boolean matrix."""
     return sparse.csr_array((np.ones(len(rows), bool), (rows, columns)), sizes)
 
 
@@ -24,11 +24,11 @@ class AbstractPattern(eqx.Module):
 
     @abstractmethod
     def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*narrow samples"]:
-        """For each factor of q, the sum of the term's elements that read it; 1 for axes on which all have the same."""
+        """Sum, for each factor of q, the term's elements that read it; 1 for axes on which all have the same."""
 
     @abstractmethod
     def pairs(self) -> sparse.csr_array:
-        """Elements of the term by factors of q, as a boolean matrix."""
+        """List which elements of the term read which factors of q, as a boolean matrix."""
 
 
 class Reduction(AbstractPattern):
@@ -47,14 +47,14 @@ class Reduction(AbstractPattern):
         return self.arranged(jnp.sum(term, axis=self.summed))
 
     def arranged(self, total: Float[Array, "*rest samples"]) -> Float[Array, "*narrow samples"]:
-        """The sums over `summed`, in the order of the factors' axes."""
+        """Arrange the sums over `summed` in the order of the axes of the factors of q."""
         axes = [axis for axis in self.matched if axis is not None]
         total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
         shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
         return total.reshape([*shape, total.shape[-1]])
 
     def readers(self, chosen: np.ndarray) -> np.ndarray:
-        """Which elements of the term, flattened, read any of the chosen factors of q; without all the pairs."""
+        """Mark the elements of the term, flattened, that read any of the chosen factors of q; without all the pairs."""
         return np.broadcast_to(self._by_term(chosen).any(-1), self.term_shape).ravel()
 
     def pairs(self):
@@ -64,7 +64,7 @@ class Reduction(AbstractPattern):
         return pairs_of(np.repeat(np.arange(sizes[0]), numbers.shape[-1]), read, sizes)
 
     def _by_term(self, of_factors: np.ndarray) -> np.ndarray:
-        """What is given for each factor of q in the order of the term's axes, 1 for those summed; unmatched ones last."""
+        """Arrange what is given for each factor of q by the term's axes, 1 long where it is summed; unmatched axes last."""
         order = sorted(range(len(self.matched)), key=lambda k: (self.matched[k] is None, self.matched[k] or 0))
         shape = [size if axis in self.matched else 1 for axis, size in enumerate(self.term_shape)]
         free = [size for size, axis in zip(self.factor_shape, self.matched, strict=True) if axis is None]
@@ -143,7 +143,7 @@ class Scattered(AbstractPattern):
 
 
 def readers(pattern: AbstractPattern, chosen: np.ndarray) -> np.ndarray:
-    """Which elements of the term, flattened, read any of the chosen factors of q, a mask over all of them."""
+    """Mark the elements of the term, flattened, that read any of the chosen factors of q, a mask over all of them."""
     if isinstance(pattern, Reduction):
         return pattern.readers(chosen)
     return pattern.pairs()[:, chosen.ravel()].sum(1) > 0
@@ -154,7 +154,7 @@ _FARTHEST = 64
 
 
 def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
-    """The cheapest pattern that is exactly these (term element, factor of q) pairs."""
+    """Choose the cheapest pattern that is exactly these (term element, factor of q) pairs."""
     rows, columns = pairs.nonzero()
     order = np.lexsort((rows, columns))
     rows, columns = rows[order], columns[order]
@@ -185,7 +185,7 @@ def _candidates(term_shape, factor_shape):
 
 
 def _shifted(rows, columns, term_shape, factor_shape) -> Shifted | None:
-    """The pattern of neighbours that these pairs are, if they are one."""
+    """Find the pattern of neighbours that these pairs are, None if they are not one."""
     if not factor_shape or len(term_shape) < len(factor_shape):
         return None
     for matched in itertools.permutations(range(len(term_shape)), len(factor_shape)):
@@ -210,5 +210,5 @@ def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
 
 
 def whole(term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> Reduction:
-    """Every element of the term reads every factor of q."""
+    """Make the pattern in which every element of the term reads every factor of q."""
     return Reduction(term_shape, factor_shape, (None,) * len(factor_shape))

@@ -128,7 +128,7 @@ def trace_group(problem: Problem, row: Any) -> Trace:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the data enters the trace; others are built into it."""
+    """Tell whether a leaf of the data enters the trace; others are built into it."""
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 

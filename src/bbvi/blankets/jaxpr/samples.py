@@ -42,7 +42,7 @@ def run_last(
     fast_lgamma: bool = True,
     derivatives: bool = False,
 ) -> list[Array]:
-    """The values of these variables, all with samples last; inputs are `Last`, or the same for all samples.
+    """Compute these variables, all with samples last; inputs are `Last`, or the same for all samples.
 
     With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
     """
@@ -51,7 +51,7 @@ def run_last(
 
 
 def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
-    """An operand of the given shape, or a number, for every sample."""
+    """Repeat an operand of the given shape, or a number, for every sample."""
     if isinstance(value, Last):
         array = value.array
         if array.ndim == len(shape) + 1:
@@ -115,7 +115,7 @@ class _Rules:
         return Last(joined(values), _all_logs(values, joined))
 
     def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
-        """A loop whose body is evaluated in the same way; what never meets a sample stays without."""
+        """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
         params, body = eqn.params, eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
         has = reached_through_carry(eqn, [isinstance(value, Last) for value in values])
@@ -146,7 +146,7 @@ class _Rules:
         return marked + [Last(v) if yes else v for v, yes in zip(stacked, marks, strict=True)]
 
     def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """Whatever has no rule of its own is mapped over the samples."""
+        """Map an operation without a rule of its own over the samples."""
         return self._mapped(lambda *one: bind(eqn, list(one)), values)
 
     def _mapped(self, function: Callable[..., list[Array]], values: list[Any]) -> list[Any]:
@@ -185,14 +185,14 @@ def _log(value: Any) -> Array:
 
 
 def _all_logs(values: list[Any], combine: Callable[[list[Any]], Array]) -> Log:
-    """The logarithm as a combination of logarithms, if all that have samples have one."""
+    """Combine logarithms into that of the result, if all inputs that have samples have one."""
     if not all(value.log is not None for value in values if isinstance(value, Last)):
         return None
     return lambda: combine([Last(_log(v)) if isinstance(v, Last) else _log(v) for v in values])
 
 
 def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
-    """Logarithms of products, quotients, powers and larger or smaller of what has one."""
+    """Find the logarithm of a product, quotient, power, maximum or minimum of what has one."""
     if name not in ("mul", "div", "max", "min", "integer_pow", "square", "sqrt"):
         return None
 
@@ -210,7 +210,7 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
 
 
 def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    """Products of arrays: short sums are written out, so that they join what follows; long ones are reduced."""
+    """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
     axes, shapes = dot_axes(eqn), [a.aval.shape for a in eqn.invars]
     both = all(isinstance(v, Last) for v in values)
     size = int(np.prod([shapes[0][axis] for axis in axes[0][2]]))

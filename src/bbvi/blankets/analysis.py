@@ -55,7 +55,7 @@ class Analysis(NamedTuple):
 
 
 def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
-    """The shapes of one group's row, with the ragged axes of a cohort cut to these lengths."""
+    """Find the shapes of one group's row, with the ragged axes of a cohort cut to these lengths."""
     if isinstance(groups, Stream):
         return first_row(groups)
 

@@ -8,20 +8,17 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
-from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.run import all_consts
-from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import SplitTerms
-from bbvi.blankets.trace import Trace, is_array, trace_group, trace_prior
+from bbvi.blankets.trace import AtSamples, Trace, is_array, trace_group, trace_prior
 from bbvi.model.model import Values
 from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
@@ -34,9 +31,9 @@ Sums = dict[str, dict[tuple[int, ...], Array]]
 class Part(NamedTuple):
     """One part of log p: its trace, its terms, and what was found about them."""
 
-    trace: Trace | None
-    terms: Any
-    function: "AtSamples | None"
+    trace: Trace
+    terms: SplitTerms
+    function: AtSamples
     patterns: dict[str, dict[str, AbstractPattern]]
     look_ups: dict[str, list[AbstractLookedUp]]
     indices: Callable[[Any], list[Array]]
@@ -45,47 +42,8 @@ class Part(NamedTuple):
 
     def traced(self) -> list[Any]:
         """The trace, as text, and the arrays in it."""
-        if self.function is None:
-            return []
         closed = self.function.closed
         return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
-
-
-_NOTHING = Part(None, None, None, {}, {}, lambda row: [], {}, [])
-
-
-class AtSamples:
-    """The terms of one part, evaluated for many samples at once."""
-
-    def __init__(self, closed: ClosedJaxpr, names: list[str], *, fast_lgamma: bool):
-        self.closed, self.fast_lgamma, self._names = closed, fast_lgamma, names
-
-    def __call__(self, latents: tuple[Values, ...], logs: tuple[Values, ...], constant: Any, num: int) -> Terms:
-        """The arrays of terms; `logs` are the logarithms of those latents that have one."""
-        arrays, _ = eqx.partition(constant, is_array)
-        last = [
-            Last(part[n], _known(log.get(n))) for part, log in zip(latents, logs, strict=True) for n in sorted(part)
-        ]
-        return self._run([*last, *jax.tree.leaves(arrays)], num)
-
-    def over_groups(self, beta: Values, z: Values, logs: Values, rows: Any, num: int) -> Terms:
-        """The same at one sample of the globals, with `num` groups on the last axis of the locals and the rows."""
-        local = [Last(z[n], _known(logs.get(n))) for n in sorted(z)]
-        return self._run([*(beta[n] for n in sorted(beta)), *local, *map(Last, jax.tree.leaves(rows))], num)
-
-    def _run(self, inputs: list[Any], num: int) -> Terms:
-        typed: list[Any] = []
-        for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
-            if isinstance(value, Last):
-                typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
-            else:
-                typed.append(jnp.asarray(value, variable.aval.dtype))
-        values = run_last(self.closed, typed, self.closed.jaxpr.outvars, num, fast_lgamma=self.fast_lgamma)
-        return dict(zip(self._names, values, strict=True))
-
-
-def _known(log: Array | None) -> Callable[[], Array] | None:
-    return None if log is None else lambda: log
 
 
 class Blankets:
@@ -95,16 +53,21 @@ class Blankets:
     group that read elements of a latent which the group's data choose.
     """
 
-    def __init__(self, prior: Part, group: Part, num_groups: int):
+    def __init__(self, prior: Part, group: Part | None):
         assert not prior.look_ups, "the data that no group owns are known"
         self._prior, self._group = prior, group
-        self.prior, self.group, self.look_ups = prior.patterns, group.patterns, group.look_ups
-        self.num_groups = num_groups
+        self.prior = prior.patterns
+        self.group, self.look_ups = ({}, {}) if group is None else (group.patterns, group.look_ups)
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """What was found in the function no group owns and in those of a group."""
-        return (self._prior, self._group) if self.num_groups else (self._prior,)
+        return (self._prior,) if self._group is None else (self._prior, self._group)
+
+    @property
+    def _of_group(self) -> Part:
+        assert self._group is not None, "a flat model has no groups"
+        return self._group
 
     @property
     def floats_per_draw(self) -> int:
@@ -114,42 +77,36 @@ class Blankets:
     @property
     def prior_trace(self) -> Trace:
         """The part that no group owns, as the user wrote it."""
-        assert self._prior.trace is not None
         return self._prior.trace
 
     @property
     def group_trace(self) -> Trace:
         """The part of one group, as the user wrote it."""
-        assert self._group.trace is not None
-        return self._group.trace
+        return self._of_group.trace
 
     @property
     def fast_lgamma(self) -> bool:
         """Whether lgamma and digamma are replaced by faster ones."""
-        assert self._prior.function is not None
         return self._prior.function.fast_lgamma
 
     def prior_terms(self, beta: Values, data: Any, num: int, logs: Values | None = None) -> Terms:
-        """The terms that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
-        assert self._prior.function is not None
-        return self._prior.function((beta,), (logs or {},), data, num)
+        """Evaluate the terms that no group owns, for `num` samples on the last axis; `logs` are known logarithms."""
+        return self._prior.function(beta, logs or {}, data, num)
 
     def group_terms(self, beta: Values, z: Values, row: Any, num: int, logs: Values | None = None) -> Terms:
-        """The terms of one group, for `num` samples on the last axis; `logs` are known logarithms."""
-        assert self._group.function is not None
-        return self._group.function((beta, z), (logs or {}, logs or {}), row, num)
+        """Evaluate the terms of one group, for `num` samples on the last axis; `logs` are known logarithms."""
+        return self._of_group.function({**beta, **z}, logs or {}, row, num)
 
     def terms_over_groups(self, beta: Values, z: Values, rows: Any, num: int, logs: Values) -> Terms:
-        """The terms of `num` groups, which stand on the last axis of `z` and `rows`, at one sample of the globals."""
-        assert self._group.function is not None
-        return self._group.function.over_groups(beta, z, logs, rows, num)
+        """Evaluate the terms of `num` groups, the last axis of `z` and `rows`, at one sample of the globals."""
+        return self._of_group.function.over_groups(beta, z, logs, rows, num)
 
     def indices(self, row: Any) -> list[Array]:
-        """What each look-up by the data of a group looks up."""
-        return self._group.indices(row)
+        """Work out which elements each look-up by the data of a group yields."""
+        return self._of_group.indices(row)
 
     def sums(self, part: Patterns, terms: Terms) -> Sums:
-        """The sums over axes of the terms that any latent needs, each once, and those over all."""
+        """Sum the terms over the axes that any latent needs, each once, and over all."""
         wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
         for of_latent in part.values():
             for name, pattern in of_latent.items():
@@ -165,7 +122,7 @@ class Blankets:
         return found
 
     def log_p(self, part: Patterns, latent: str, terms: Terms, sums: Sums) -> Array | float:
-        """log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it.
+        """Compute log p_i for every factor i of `latent`, from one part of the terms; 0 where none reads it.
 
         `sums` are those of `Blankets.sums`. An axis along which all factors have the same may have size 1.
         """
@@ -178,11 +135,11 @@ class Blankets:
         return total
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
-        """The sums for the elements of `latent` that these groups' data choose: terms and indices with groups first."""
+        """Sum the terms for the elements of `latent` that these groups' data choose; terms and indices have groups first."""
         return [item.sum(terms[item.term], indices) for item in self.look_ups.get(latent, [])]
 
     def log_p_looked_up(self, latent: str, sums: list[Array]) -> Array | float:
-        """The share of `looked_up` in log p_i."""
+        """Compute the share of `looked_up` in log p_i."""
         total: Array | float = 0.0
         for item, value in zip(self.look_ups.get(latent, []), sums, strict=True):
             total = total + item.spread(value)
@@ -201,16 +158,17 @@ def find_blankets(
         prior = _part(problem, trace_prior(problem, data), data, known=True, fast_lgamma=fast_lgamma)
     else:
         prior = like.parts[0]
-    group = _NOTHING
+    group = None
     if problem.num_groups:
         group = _part(problem, trace_group(problem, row), row, known=False, fast_lgamma=fast_lgamma)
-    unread = [n for n in problem.latents if n not in prior.patterns | group.patterns and n not in group.look_ups]
+    blankets = Blankets(prior, group)
+    unread = [n for n in problem.latents if n not in blankets.prior | blankets.group | blankets.look_ups]
     if unread:
         raise ValueError(
             f"the log joint never reads the latent {unread[0]!r}: its posterior would be arbitrary; "
             "use it in the function or remove its declaration"
         )
-    return Blankets(prior, group, problem.num_groups)
+    return blankets
 
 
 def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lgamma: bool) -> Part:
@@ -248,14 +206,14 @@ def _part(problem: Problem, trace: Trace, constant: Any, *, known: bool, fast_lg
                 patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
-    function = AtSamples(found.closed, list(shapes), fast_lgamma=fast_lgamma)
+    function = AtSamples(found.closed, trace.names, list(shapes), fast_lgamma=fast_lgamma)
     shapes = {name: shapes[name] for name in terms.names}
     indices = Indices(found.closed, found.look_ups, latents)
     return Part(trace, terms, function, patterns, look_ups, indices, shapes, lost)
 
 
 def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:
-    """Elements of one vector, such as a Dirichlet's, are one factor of q."""
+    """Merge the columns of one vector, such as a Dirichlet's: it is one factor of q."""
     if event == 1:
         return block
     merge = sparse.csr_array(sparse.kron(sparse.eye_array(block.shape[1] // event), np.ones((event, 1), np.int32)))

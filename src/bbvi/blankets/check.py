@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.blankets.blankets import Blankets
+from bbvi.blankets.patterns import readers
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
 from bbvi.model.problem import Problem, Terms, total
 from bbvi.numerics.xla import for_one_run
@@ -20,11 +21,11 @@ _SHARES = (0.5, 0.25, 0.1)
 
 
 def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
-    """Change padded latents and padded rows of a few groups: no term may move."""
+    """Change padded latents and padded rows of a few groups, and raise if a term moves."""
     generator = np.random.default_rng(0)
 
     def padded_otherwise(z: Any, other: Any, groups: Cohort, group: Array) -> tuple[Any, Any, Any]:
-        """A group's row, with other padded latents, and with other padded data."""
+        """Return a group's row, other padded latents, and the row with other padded data."""
         row, own = groups.take(group), groups.lengths(group)
         mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
         return row, mixed, _other_padding(groups, row, own)
@@ -53,7 +54,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
-    """Move a few latent elements: no term outside their blankets may move."""
+    """Move a few latent elements, and raise if a term outside of their blankets moves."""
     generator = np.random.default_rng(0)
     moves: list[tuple[str, np.ndarray]] = []
     for name in problem.latents:
@@ -95,7 +96,7 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
 
 
 def _check_totals(terms: Terms, returned: Terms) -> None:
-    """The terms must add up to what the function returned."""
+    """Raise if the terms do not add up to what the function returned."""
     arrays, whole = jax.device_get((terms, returned))
     one, other = np.asarray(total(arrays), np.float64), np.asarray(total(whole), np.float64)
     size = total({name: np.abs(leaf) for name, leaf in arrays.items()})
@@ -117,7 +118,7 @@ def _check_moves(
             rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
             pattern = part.get(latent, {}).get(term)
-            inside = pattern.readers(mask) if pattern is not None else np.zeros(len(flat), bool)
+            inside = np.zeros(len(flat), bool) if pattern is None else readers(pattern, mask)
             for item in chosen.get(latent, []):
                 if item.term == term:
                     inside = inside | (item.pairs(indices)[:, mask].sum(1) > 0)

@@ -27,7 +27,7 @@ class Move(NamedTuple):
 
 
 def colour(reads: sparse.csr_array) -> np.ndarray:
-    """A colour for each column such that no row has two columns of one colour.
+    """Choose a colour for each column such that no row has two columns of one colour.
 
     The better of two greedy rules, first fit and next fit. Next fit goes on from the colour before, which is what a
     grid needs: there first fit can take one colour too many.
@@ -37,7 +37,7 @@ def colour(reads: sparse.csr_array) -> np.ndarray:
 
 
 def first_fit(reads: sparse.csr_array) -> np.ndarray:
-    """A colour for each column by first fit: those of the first columns do not change when others follow."""
+    """Choose colours by first fit: those of the first columns do not change when others follow."""
     return _greedy(reads, cyclic=False)
 
 
@@ -62,13 +62,13 @@ def _greedy(reads: sparse.csr_array, *, cyclic: bool) -> np.ndarray:
 
 
 def is_valid(reads: sparse.csr_array, colours: np.ndarray) -> bool:
-    """Whether no row has two columns of one colour."""
+    """Tell whether no row has two columns of one colour."""
     classes = sparse.csr_array((np.ones(len(colours), int), (np.arange(len(colours)), colours)))
     return bool((reads.astype(int) @ classes).max() <= 1) if reads.nnz else True
 
 
 def moves(colours: Colours) -> list[Move]:
-    """The colours by the latents that have elements in them."""
+    """List the colours by the latents that have elements in them."""
     number = 1 + max((int(c.max()) for c in colours.values() if c.size), default=-1)
     by_names: dict[tuple[str, ...], list[int]] = {}
     for c in range(number):
@@ -78,7 +78,7 @@ def moves(colours: Colours) -> list[Move]:
 
 
 def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_array:
-    """Terms by the elements of the globals; `rows` are all groups, first, for look-ups by their data."""
+    """Find the matrix of terms by elements of the globals; `rows` are all groups, first, for look-ups by their data."""
     blocks = list(_blocks(problem, problem.globals, blankets.prior))
     if problem.num_groups:
         blocks += _blocks(problem, problem.globals, blankets.group)
@@ -92,7 +92,7 @@ def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_
 def possible_reads(
     problem: Problem, names: Mapping[str, Any], part: Patterns, look_ups: Mapping[str, Sequence[AbstractLookedUp]]
 ) -> sparse.csr_array:
-    """Terms of one part by the elements of these latents; a look-up by the data of a group may read any element."""
+    """Find the matrix of one part's terms by elements of these latents; a look-up by a group's data may read any."""
     blocks = list(_blocks(problem, names, part))
     for term in dict.fromkeys(item.term for name in names for item in look_ups.get(name, [])):
         chosen = {name for name in names if any(item.term == term for item in look_ups.get(name, []))}
@@ -106,7 +106,7 @@ def possible_reads(
 
 
 def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:
-    """Terms of one group by the elements of its locals."""
+    """Find the matrix of one group's terms by elements of its locals."""
     for name in problem.locals:
         if name in blankets.look_ups:
             raise ValueError(
@@ -117,7 +117,7 @@ def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:
 
 
 def reads_in_any_group(problem: Problem, blankets: Blankets, names: Mapping[str, Any]) -> sparse.csr_array:
-    """Terms by the elements of these latents, whatever the data look up: then a term may read all of a latent."""
+    """Find the matrix of terms by elements of these latents; where the data look up, a term may read all of a latent."""
     blocks = list(_blocks(problem, names, blankets.prior)) + list(_blocks(problem, names, blankets.group))
     for term in dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, [])):
         read = [
@@ -130,7 +130,7 @@ def reads_in_any_group(problem: Problem, blankets: Blankets, names: Mapping[str,
 
 
 def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Colours:
-    """One array for each latent, in the shape of its factors of q."""
+    """Split the colours by latent, each in the shape of its factors of q."""
     out, offset = {}, 0
     for name in names:
         shape = problem.shape(name)
@@ -141,7 +141,7 @@ def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Co
 
 
 def cut(colours: Colours, problem: Problem, blankets: Blankets) -> Colours:
-    """The colours of longer groups for shorter ones, which then move in the same order; others if these would not do."""
+    """Take the colours of longer groups for shorter ones, which then move in the same order; others if these are not valid."""
     corner = {n: c[tuple(slice(size) for size in problem.shape(n))] for n, c in colours.items()}
     reads = local_reads(problem, blankets)
     flat = np.concatenate([c.ravel() for c in corner.values()])
@@ -197,7 +197,7 @@ def _looked_up(problem: Problem, names: Mapping[str, Any], blankets: Blankets, r
 
 
 def _distinct(blocks: Iterable[sparse.csr_array], width: int) -> sparse.csr_array:
-    """All blocks, one below the other, with equal rows once: they ask for the same."""
+    """Stack all blocks, with equal rows once: they ask for the same."""
     kept: dict[bytes, np.ndarray] = {}
     for block in blocks:
         block.sort_indices()

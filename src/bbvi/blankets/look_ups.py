@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.jaxpr.run import run
-from bbvi.blankets.patterns import Reduction, recognise
+from bbvi.blankets.patterns import Reduction, pairs_of, recognise
 from bbvi.blankets.rules.indexing import LookUp
 from bbvi.blankets.trace import is_array
 
@@ -61,6 +61,12 @@ class AbstractLookedUp(eqx.Module):
         """Elements of one group's term by factors of q, as a boolean matrix."""
 
 
+def _added_up(values: Float[Array, "rows ..."], targets: Int[Array, " rows"], num: int) -> Float[Array, "num ..."]:
+    """Add up the rows with each target; those beyond the last are dropped."""
+    zeros = jnp.zeros((num, *values.shape[1:]), values.dtype)
+    return zeros.at[targets].add(values, mode="drop")
+
+
 class Rows(AbstractLookedUp):
     """Whole rows are looked up, each term element reads one of them."""
 
@@ -79,8 +85,7 @@ class Rows(AbstractLookedUp):
         targets = jax.vmap(self._targets)(indices[self.number]).reshape(-1)
         values = jax.vmap(self.reduction.sum)(term)
         values = values.reshape(len(targets), *values.shape[self.num_axes + 1 :])
-        zeros = jnp.zeros((self.factor_shape[0], *values.shape[1:]), values.dtype)
-        return zeros.at[targets].add(values, mode="drop")
+        return _added_up(values, targets, self.factor_shape[0])
 
     def spread(self, total):
         return jnp.broadcast_to(total, (*self.factor_shape, total.shape[-1]))
@@ -90,9 +95,8 @@ class Rows(AbstractLookedUp):
         row, inner = np.divmod(position, self.row_size)
         target = np.asarray(self._targets(indices[self.number])).ravel()[row]
         real = target < self.factor_shape[0]
-        columns = (target * self.row_size + inner)[real]
-        sizes = (int(np.prod(self.reduction.term_shape)), int(np.prod(self.factor_shape)))
-        return sparse.csr_array((np.ones(len(columns), bool), (element[real], columns)), sizes)
+        sizes = int(np.prod(self.reduction.term_shape)), int(np.prod(self.factor_shape))
+        return pairs_of(element[real], (target * self.row_size + inner)[real], sizes)
 
 
 class Pairs(AbstractLookedUp):
@@ -127,11 +131,7 @@ class Pairs(AbstractLookedUp):
         targets = jax.vmap(self._targets)(indices).reshape(-1)
         flat = term.reshape(term.shape[0], -1, term.shape[-1])
         values = flat[:, self.elements].reshape(len(targets), -1)
-        return (
-            jnp.zeros((int(np.prod(self.factor_shape)), values.shape[-1]), values.dtype)
-            .at[targets]
-            .add(values, mode="drop")
-        )
+        return _added_up(values, targets, int(np.prod(self.factor_shape)))
 
     def spread(self, total):
         return total.reshape(*self.factor_shape, total.shape[-1])
@@ -140,8 +140,7 @@ class Pairs(AbstractLookedUp):
         targets = np.asarray(self._targets(indices))
         num = int(np.prod(self.factor_shape))
         real = targets < num
-        sizes = (self.term_size, num)
-        return sparse.csr_array((np.ones(real.sum(), bool), (self.elements[real], targets[real])), sizes)
+        return pairs_of(self.elements[real], targets[real], (self.term_size, num))
 
 
 def looked_up(
@@ -153,7 +152,7 @@ def looked_up(
     factor_shape: tuple[int, ...],
     event: int,
 ) -> list[AbstractLookedUp]:
-    """How the factors of one latent that the data choose get their sums from one term; empty if it reads none.
+    """Find how the factors of one latent that the data choose get their sums from one term; empty if it reads none.
 
     `pairs` are the term's elements by all that is read; `leaf` is the latent's number.
     """

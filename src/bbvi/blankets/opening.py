@@ -7,28 +7,24 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
-from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.primitives import dot_axes, scan_sizes
 from bbvi.blankets.jaxpr.run import reached, run
 from bbvi.blankets.walk import Term, Walk
 
 
 def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
-    """A dot product as a product and a sum."""
-    (left_c, right_c), (left_b, right_b) = eqn.params["dimension_numbers"]
-    left, right = inputs
-    left_free = [a for a in range(left.ndim) if a not in left_c and a not in left_b]
-    right_free = [a for a in range(right.ndim) if a not in right_c and a not in right_b]
-    left = jnp.transpose(left, [*left_b, *left_free, *left_c])
-    right = jnp.transpose(right, [*right_b, *right_free, *right_c])
-    num_batch, num_sum = len(left_b), len(left_c)
-    left = jnp.expand_dims(left, tuple(range(num_batch + len(left_free), num_batch + len(left_free) + len(right_free))))
-    right = jnp.expand_dims(right, tuple(range(num_batch, num_batch + len(left_free))))
+    """Write a dot product as a product and a sum."""
+    sides = [jnp.transpose(x, [*b, *own, *c]) for x, (b, own, c) in zip(inputs, dot_axes(eqn), strict=True)]
+    (batch, left_own, summed), (_, right_own, _) = dot_axes(eqn)
+    num_batch, num_left, num_sum = len(batch), len(left_own), len(summed)
+    left = jnp.expand_dims(sides[0], tuple(num_batch + num_left + k for k in range(len(right_own))))
+    right = jnp.expand_dims(sides[1], tuple(num_batch + k for k in range(num_left)))
     product = left * right
     return [jnp.sum(product, axis=tuple(range(product.ndim - num_sum, product.ndim)))]
 
 
 def open_cond(chosen: int | None) -> Rewrite:
-    """A choice as a sum of its branches, each masked by whether it is chosen; or as the one that is known to be."""
+    """Write a choice as a sum of its branches, each masked by whether it is chosen; or as the one that is known to be."""
 
     def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
         branches = eqn.params["branches"]
@@ -44,7 +40,7 @@ def open_cond(chosen: int | None) -> Rewrite:
 
 
 def open_scan(eqn: Any, which: int) -> Rewrite | None:
-    """How to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
+    """Find how to rewrite a loop so that the sum over its output `which` is a sum over all time steps.
 
     `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
     """

@@ -14,20 +14,21 @@ import scipy.sparse as sparse
 from jaxtyping import Array, Float
 
 
+def pairs_of(rows: np.ndarray, columns: np.ndarray, sizes: tuple[int, int]) -> sparse.csr_array:
+    """Write pairs of a term element and a factor of q as a boolean matrix."""
+    return sparse.csr_array((np.ones(len(rows), bool), (rows, columns)), sizes)
+
+
 class AbstractPattern(eqx.Module):
     """How the elements of one term array are summed for the factors of one latent array."""
 
     @abstractmethod
     def sum(self, term: Float[Array, "*term samples"]) -> Float[Array, "*narrow samples"]:
-        """For each factor of q, the sum of the term's elements that read it; 1 for axes on which all have the same."""
-
-    @abstractmethod
-    def readers(self, chosen: np.ndarray) -> np.ndarray:
-        """Which elements of the term, flattened, read any of the chosen factors of q, a mask over all of them."""
+        """Sum, for each factor of q, the term's elements that read it; 1 for axes on which all have the same."""
 
     @abstractmethod
     def pairs(self) -> sparse.csr_array:
-        """Elements of the term by factors of q, as a boolean matrix."""
+        """List which elements of the term read which factors of q, as a boolean matrix."""
 
 
 class Reduction(AbstractPattern):
@@ -46,33 +47,28 @@ class Reduction(AbstractPattern):
         return self.arranged(jnp.sum(term, axis=self.summed))
 
     def arranged(self, total: Float[Array, "*rest samples"]) -> Float[Array, "*narrow samples"]:
-        """The sums over `summed`, in the order of the factors' axes."""
+        """Arrange the sums over `summed` in the order of the axes of the factors of q."""
         axes = [axis for axis in self.matched if axis is not None]
         total = jnp.transpose(total, [*np.argsort(np.argsort(axes)), len(axes)] if axes else None)
         shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
         return total.reshape([*shape, total.shape[-1]])
 
-    def readers(self, chosen):
-        free = tuple(k for k, axis in enumerate(self.matched) if axis is None)
-        axes = [axis for axis in self.matched if axis is not None]
-        any_of = chosen.reshape(self.factor_shape).any(free) if free else chosen.reshape(self.factor_shape)
-        in_order = np.transpose(any_of, np.argsort(axes)) if axes else any_of
-        shape = [self.term_shape[axis] if axis in axes else 1 for axis in range(len(self.term_shape))]
-        return np.broadcast_to(in_order.reshape(shape), self.term_shape).ravel()
+    def readers(self, chosen: np.ndarray) -> np.ndarray:
+        """Mark the elements of the term, flattened, that read any of the chosen factors of q; without all the pairs."""
+        return np.broadcast_to(self._by_term(chosen).any(-1), self.term_shape).ravel()
 
     def pairs(self):
-        sizes = [int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))]
+        sizes = int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))
+        numbers = self._by_term(np.arange(sizes[1]))
+        read = np.broadcast_to(numbers, (*self.term_shape, numbers.shape[-1])).ravel()
+        return pairs_of(np.repeat(np.arange(sizes[0]), numbers.shape[-1]), read, sizes)
+
+    def _by_term(self, of_factors: np.ndarray) -> np.ndarray:
+        """Arrange what is given for each factor of q by the term's axes, 1 long where it is summed; unmatched axes last."""
+        order = sorted(range(len(self.matched)), key=lambda k: (self.matched[k] is None, self.matched[k] or 0))
+        shape = [size if axis in self.matched else 1 for axis, size in enumerate(self.term_shape)]
         free = [size for size, axis in zip(self.factor_shape, self.matched, strict=True) if axis is None]
-        term = np.indices(self.term_shape).reshape(len(self.term_shape), sizes[0])
-        choices = np.indices(free).reshape(len(free), int(np.prod(free)))
-        position, inner = [], iter(choices)
-        for axis in self.matched:
-            position.append(next(inner)[None, :] if axis is None else term[axis][:, None])
-        columns = (
-            np.ravel_multi_index(np.broadcast_arrays(*position), self.factor_shape) if position else np.zeros(1, int)
-        )
-        rows, columns = np.broadcast_arrays(np.arange(sizes[0])[:, None], columns)
-        return sparse.csr_array((np.ones(rows.size, bool), (rows.ravel(), columns.ravel())), sizes)
+        return of_factors.reshape(self.factor_shape).transpose(order).reshape(*shape, int(np.prod(free)))
 
 
 class Shifted(AbstractPattern):
@@ -96,9 +92,6 @@ class Shifted(AbstractPattern):
             total = total + jax.lax.pad(aligned, jnp.zeros((), term.dtype), [*config, (0, 0, 0)])
         return total
 
-    def readers(self, chosen):
-        return np.asarray(self.pairs()[:, chosen.ravel()].sum(1)).ravel() > 0
-
     def pairs(self):
         term = np.indices(self.term_shape).reshape(len(self.term_shape), -1)
         rows, columns = [], []
@@ -107,9 +100,8 @@ class Shifted(AbstractPattern):
             inside = np.all([(a >= 0) & (a < size) for a, size in zip(at, self.factor_shape, strict=True)], axis=0)
             rows.append(np.flatnonzero(inside))
             columns.append(np.ravel_multi_index([a[inside] for a in at], self.factor_shape))
-        row, column = np.concatenate(rows), np.concatenate(columns)
-        sizes = (int(np.prod(self.term_shape)), int(np.prod(self.factor_shape)))
-        return sparse.csr_array((np.ones(len(row), bool), (row, column)), sizes)
+        sizes = int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))
+        return pairs_of(np.concatenate(rows), np.concatenate(columns), sizes)
 
 
 class Listed(AbstractPattern):
@@ -127,15 +119,9 @@ class Listed(AbstractPattern):
             total = total + flat[self.lists[:, column]]
         return total.reshape(*self.factor_shape, term.shape[-1])
 
-    def readers(self, chosen):
-        keep = np.zeros(self.term_size + 1, bool)
-        keep[self.lists[chosen.ravel()].ravel()] = True
-        return keep[:-1]
-
     def pairs(self):
         columns, slots = np.nonzero(self.lists < self.term_size)
-        rows = self.lists[columns, slots]
-        return sparse.csr_array((np.ones(len(rows), bool), (rows, columns)), (self.term_size, len(self.lists)))
+        return pairs_of(self.lists[columns, slots], columns, (self.term_size, len(self.lists)))
 
 
 class Scattered(AbstractPattern):
@@ -152,14 +138,15 @@ class Scattered(AbstractPattern):
         total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
         return total.reshape(*self.factor_shape, term.shape[-1])
 
-    def readers(self, chosen):
-        keep = np.zeros(self.term_size, bool)
-        keep[self.rows[chosen.ravel()[self.columns]]] = True
-        return keep
-
     def pairs(self):
-        sizes = (self.term_size, int(np.prod(self.factor_shape)))
-        return sparse.csr_array((np.ones(len(self.rows), bool), (self.rows, self.columns)), sizes)
+        return pairs_of(self.rows, self.columns, (self.term_size, int(np.prod(self.factor_shape))))
+
+
+def readers(pattern: AbstractPattern, chosen: np.ndarray) -> np.ndarray:
+    """Mark the elements of the term, flattened, that read any of the chosen factors of q, a mask over all of them."""
+    if isinstance(pattern, Reduction):
+        return pattern.readers(chosen)
+    return pattern.pairs()[:, chosen.ravel()].sum(1) > 0
 
 
 _LONGEST_LIST = 8
@@ -167,7 +154,7 @@ _FARTHEST = 64
 
 
 def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
-    """The cheapest pattern that is exactly these (term element, factor of q) pairs."""
+    """Choose the cheapest pattern that is exactly these (term element, factor of q) pairs."""
     rows, columns = pairs.nonzero()
     order = np.lexsort((rows, columns))
     rows, columns = rows[order], columns[order]
@@ -198,7 +185,7 @@ def _candidates(term_shape, factor_shape):
 
 
 def _shifted(rows, columns, term_shape, factor_shape) -> Shifted | None:
-    """The pattern of neighbours that these pairs are, if they are one."""
+    """Find the pattern of neighbours that these pairs are, None if they are not one."""
     if not factor_shape or len(term_shape) < len(factor_shape):
         return None
     for matched in itertools.permutations(range(len(term_shape)), len(factor_shape)):
@@ -223,5 +210,5 @@ def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
 
 
 def whole(term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> Reduction:
-    """Every element of the term reads every factor of q."""
+    """Make the pattern in which every element of the term reads every factor of q."""
     return Reduction(term_shape, factor_shape, (None,) * len(factor_shape))

@@ -25,14 +25,14 @@ Reads: TypeAlias = ReadSets | None
 
 
 def own(shape: tuple[int, ...], offset: int, total: int) -> ReadSets:
-    """Each element reads one latent element: itself, counted from `offset`."""
+    """Let each element read one latent element: itself, counted from `offset`."""
     size = int(np.prod(shape))
     sets = sparse.csr_array(sparse.eye_array(size, total, k=offset, dtype=bool))
     return ReadSets(np.arange(size).reshape(shape), sets)
 
 
 def union(parts: Sequence[Reads]) -> Reads:
-    """Element by element; parts of shape () go with every element."""
+    """Unite reads element by element; parts of shape () go with every element."""
     present = [p for p in parts if p is not None]
     if not present:
         return None
@@ -43,14 +43,14 @@ def union(parts: Sequence[Reads]) -> Reads:
 
 
 def spread(part: Reads, shape: tuple[int, ...]) -> Reads:
-    """The same sets over a larger shape."""
+    """Repeat the sets over a larger shape."""
     if part is None or part.ids.shape == shape:
         return part
     return ReadSets(np.broadcast_to(part.ids, shape), part.sets)
 
 
 def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
-    """The union of all elements with the same entry in `rows`, which has the shape of `part`."""
+    """Unite all elements with the same entry in `rows`, which has the shape of `part`."""
     if part is None:
         return None
     num = int(np.prod(shape))
@@ -68,7 +68,7 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
 
 
 def reduce(part: Reads, axes: Sequence[int]) -> Reads:
-    """The union over these axes, which go."""
+    """Unite over these axes, which go."""
     if part is None or not axes:
         return part
     shape = part.ids.shape
@@ -79,7 +79,7 @@ def reduce(part: Reads, axes: Sequence[int]) -> Reads:
 
 
 def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
-    """The union with all that stands before along an axis, or behind if reversed."""
+    """Unite each element with all that stands before it along an axis, or behind if reversed."""
     if part is None or part.ids.size == 0:
         return part
     length, shape = part.ids.shape[axis], part.ids.shape
@@ -93,7 +93,7 @@ def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
 
 
 def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
-    """Every element reads all that any of the parts reads."""
+    """Let every element read all that any of the parts reads."""
     present = [p for p in parts if p is not None and p.ids.size]
     if not present:
         return None
@@ -104,7 +104,7 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
 
 
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:
-    """Numbers of sets in one common table, in which set 0 is empty, for a move of data among several arrays."""
+    """Number the sets of several arrays in one table, in which set 0 is empty, for a move of data among them."""
     width = max((p.sets.shape[1] for p in parts if p is not None), default=0)
     tables = [sparse.csr_array((1, width), dtype=bool)]
     ids, offset = [], 1
@@ -119,7 +119,7 @@ def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[li
 
 
 def mix(mask: np.ndarray, one: Reads, other: Reads) -> Reads:
-    """`one` where the mask is true, `other` elsewhere."""
+    """Take `one` where the mask is true, `other` elsewhere."""
     if one is None and other is None:
         return None
     (left, right), sets = stack([one, other], [np.shape(mask)] * 2)
@@ -127,12 +127,12 @@ def mix(mask: np.ndarray, one: Reads, other: Reads) -> Reads:
 
 
 def empty(part: Reads) -> np.ndarray | bool:
-    """Which elements read nothing."""
+    """Mark the elements that read nothing."""
     return True if part is None else np.diff(part.sets.indptr)[part.ids] == 0
 
 
 def covers(part: Reads, other: Reads) -> bool:
-    """Whether each element of `part` reads at least what that of `other` does."""
+    """Tell whether each element of `part` reads at least what that of `other` does."""
     if other is None or other.ids.size == 0:
         return True
     if part is None:
@@ -142,19 +142,19 @@ def covers(part: Reads, other: Reads) -> bool:
 
 
 def matrix(part: Reads, size: int, width: int) -> sparse.csr_array:
-    """Elements by latent elements."""
+    """Write reads as a matrix of elements by latent elements."""
     if part is None:
         return sparse.csr_array((size, width), dtype=bool)
     return _rows(widen(part.sets, width), part.ids.ravel())
 
 
 def num_pairs(part: Reads) -> int:
-    """How many (element, latent) pairs there are."""
+    """Count the (element, latent) pairs."""
     return 0 if part is None else int(np.diff(part.sets.indptr)[part.ids].sum())
 
 
 def widen(sets: sparse.csr_array, width: int) -> sparse.csr_array:
-    """The same sets among more latent elements."""
+    """Write the same sets among more latent elements."""
     if sets.shape[1] == width:
         return sets
     return sparse.csr_array((sets.data, sets.indices, sets.indptr), (sets.shape[0], width))

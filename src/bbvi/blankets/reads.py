@@ -92,7 +92,7 @@ class Interpreter:
         self._value = Values(lambda variable: self.reads(variable) is not None)
 
     def run(self, closed: ClosedJaxpr, inputs: list[Reads], values: list[Any]) -> list[Reads]:
-        """What the outputs read, from what the inputs read and their values, None where these are not known."""
+        """Find what the outputs read, from what the inputs read and their values, None where these are not known."""
         jaxpr = closed.jaxpr
         self._value.know([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *values])
         self._reads.update(dict.fromkeys(jaxpr.constvars) | dict(zip(jaxpr.invars, inputs, strict=True)))
@@ -139,7 +139,7 @@ class Interpreter:
     def nested(
         self, inner: ClosedJaxpr, atoms: Any, ins: list[Reads], look_ups: indexing.LookUps | None = None
     ) -> list[Reads]:
-        """What a trace inside reads, called with these variables."""
+        """Find what a trace inside reads, called with these variables."""
         values = [self._value(atom) if np.any(empty(r)) else None for atom, r in zip(atoms, ins, strict=True)]
         return self.nested_with(inner, ins, values, look_ups)
 

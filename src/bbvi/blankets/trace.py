@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.inline import retrace
 from bbvi.blankets.jaxpr.run import all_consts, reached, run
+from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.model.model import Values
 from bbvi.model.problem import Problem, Terms
 
@@ -70,6 +71,52 @@ class Trace:
         return max(int(np.prod(v.aval.shape)) for v in reached(jaxpr, jaxpr.invars[: len(self.names)]))
 
 
+class AtSamples:
+    """A trace evaluated for many samples at once: `at(latents, logs, constants, num) -> {name: array}`.
+
+    With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
+    """
+
+    def __init__(
+        self,
+        closed: ClosedJaxpr,
+        latents: list[str],
+        outputs: list[str],
+        *,
+        fast_lgamma: bool,
+        derivatives: bool = False,
+    ):
+        self.closed, self.fast_lgamma = closed, fast_lgamma
+        self._latents, self._outputs, self._derivatives = latents, outputs, derivatives
+
+    def __call__(self, latents: Values, logs: Values, constants: Any, num: int) -> Terms:
+        """The terms, with samples on the last axis as in the latents; `logs` are the logarithms that are known."""
+        last = [_last(latents[name], logs.get(name)) for name in self._latents]
+        return self._run([*last, *jax.tree.leaves(eqx.filter(constants, is_array))], num)
+
+    def over_groups(self, beta: Values, z: Values, logs: Values, rows: Any, num: int) -> Terms:
+        """The same at one sample of the globals, with `num` groups on the last axis of the locals and the rows."""
+        last = [_last(z[name], logs.get(name)) if name in z else beta[name] for name in self._latents]
+        return self._run([*last, *map(Last, jax.tree.leaves(rows))], num)
+
+    def _run(self, inputs: list[Any], num: int) -> Terms:
+        typed: list[Any] = []
+        for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
+            if isinstance(value, Last):
+                typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
+            else:
+                typed.append(jnp.asarray(value, variable.aval.dtype))
+        values = run_last(
+            self.closed, typed, self.closed.jaxpr.outvars, num,
+            fast_lgamma=self.fast_lgamma, derivatives=self._derivatives,
+        )  # fmt: skip
+        return dict(zip(self._outputs, values, strict=True))
+
+
+def _last(value: Array, log: Array | None) -> Last:
+    return Last(value, None if log is None else lambda: log)
+
+
 def trace_prior(problem: Problem, data: Any) -> Trace:
     """Trace the terms that no group owns, as a function of the globals and a flat model's data."""
     return Trace(problem.prior_terms, (_shapes(problem, problem.globals),), data)
@@ -81,7 +128,7 @@ def trace_group(problem: Problem, row: Any) -> Trace:
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether a leaf of the data enters the trace; others are built into it."""
+    """Tell whether a leaf of the data enters the trace; others are built into it."""
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 

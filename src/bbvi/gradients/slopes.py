@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,15 +10,14 @@ from jaxtyping import Array, Float
 from bbvi.blankets.analysis import Analysis, Bucket
 from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.jaxpr.jumps import Jump, find_jump
-from bbvi.blankets.jaxpr.samples import Last, run_last
-from bbvi.blankets.trace import Trace, is_array
+from bbvi.blankets.trace import AtSamples, Trace
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import shaped
 from bbvi.families import NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.model.latents import Latent, type_name
-from bbvi.model.problem import Problem
+from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Address
 
 Draws = dict[str, Array]
@@ -31,35 +29,23 @@ class Smooth:
     """A traced part of log p. `smooth(latents, logs, constant, num)` is its total, for samples on the last axis."""
 
     def __init__(self, trace: Trace, *, fast_lgamma: bool):
-        self._closed, self._names, self._fast_lgamma = trace.closed, trace.names, fast_lgamma
+        self._trace = trace
+        self._terms = AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=fast_lgamma, derivatives=True)
 
     def jump(self, moved: Collection[str]) -> Jump | None:
         """Where the function jumps in one of these latents, if it does."""
-        others = [None] * (len(self._closed.jaxpr.invars) - len(self._names))
-        return find_jump(self._closed, [*(name if name in moved else None for name in self._names), *others])
+        closed, names = self._trace.closed, self._trace.names
+        others = [None] * (len(closed.jaxpr.invars) - len(names))
+        return find_jump(closed, [*(name if name in moved else None for name in names), *others])
 
     def __call__(self, latents: Draws, logs: Draws, constant: Any, num: int) -> Float[Array, " samples"]:
         """The sum of all terms for `num` samples on the last axis; `logs` are known logarithms."""
-        arrays, _ = eqx.partition(constant, is_array)
-        known = {name: lambda log=log: log for name, log in logs.items()}
-        inputs = [Last(latents[name], known.get(name)) for name in self._names]
-        rest = self._closed.jaxpr.invars[len(inputs) :]
-        others = [jnp.asarray(a, v.aval.dtype) for a, v in zip(jax.tree.leaves(arrays), rest, strict=True)]
-        terms = run_last(
-            self._closed, [*inputs, *others], self._closed.jaxpr.outvars, num,
-            fast_lgamma=self._fast_lgamma, derivatives=True,
-        )  # fmt: skip
-        return sum((term.reshape(-1, num).sum(0) for term in terms), jnp.zeros(num))
+        return jnp.zeros(num) + total(self._terms(latents, logs, constant, num))
 
 
-def _prior(blankets: Blankets) -> Smooth:
-    """The part of log p that no group owns."""
-    return Smooth(blankets.prior_trace, fast_lgamma=blankets.fast_lgamma)
-
-
-def _group(blankets: Blankets) -> Smooth:
-    """The part of one group."""
-    return Smooth(blankets.group_trace, fast_lgamma=blankets.fast_lgamma)
+def _parts(blankets: Blankets) -> list[Smooth]:
+    """The part of log p that no group owns and, if there are groups, that of one group."""
+    return [Smooth(part.trace, fast_lgamma=blankets.fast_lgamma) for part in blankets.parts]
 
 
 class Slopes:
@@ -74,9 +60,9 @@ class Slopes:
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
         self._problem, self._data, self._moved = problem, data, frozenset(moved)
-        self._prior = _prior(analysis.blankets)
+        self._prior = _parts(analysis.blankets)[0]
         buckets = () if batch is None else (analysis.whole,) if batch.counts is None else analysis.buckets
-        self._groups: dict[Problem, Smooth] = {bucket.problem: _group(bucket.blankets) for bucket in buckets}
+        self._groups: dict[Problem, Smooth] = {bucket.problem: _parts(bucket.blankets)[1] for bucket in buckets}
         for smooth in (self._prior, *self._groups.values()):
             jump = smooth.jump(self._moved)
             if jump is not None:
@@ -166,10 +152,9 @@ def _no_path(latent: Latent) -> str:
 
 def smooth_latents(analysis: Analysis) -> frozenset[str]:
     """The latents whose pathwise gradient is right: smooth draws, and a log joint that does not jump in them."""
-    problem, blankets = analysis.problem, analysis.blankets
+    problem, functions = analysis.problem, _parts(analysis.blankets)
     if problem.opaque:
         return frozenset()
-    functions = [_prior(blankets), *([_group(blankets)] if problem.num_groups else [])]
     return frozenset(
         name
         for name, latent in problem.latents.items()

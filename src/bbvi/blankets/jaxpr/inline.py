@@ -15,7 +15,7 @@ Rewrite = Callable[[Any, list[Any]], list[Any]]
 
 
 def retrace(closed: ClosedJaxpr, rewrites: dict[Any, Rewrite], keep: Special | None = None) -> ClosedJaxpr:
-    """The same trace with these variables' equations replaced, and without calls of functions inside it.
+    """Rewrite a trace: replace the equations of these variables, and inline the functions it calls.
 
     `keep(equation, inputs, source)` may bind a call that is to be kept.
     """

@@ -64,7 +64,7 @@ class _Seen(NamedTuple):
 
 
 def find_jump(closed: ClosedJaxpr, names: Sequence[str | None]) -> Jump | None:
-    """The first jump that reaches an output; `names` tells which inputs matter, by the name they are given."""
+    """Find the first jump that reaches an output; `names` tells which inputs matter, by the name they are given."""
     seen = [_Seen() if name is None else _Seen(frozenset([name])) for name in names]
     return next((out.jump for out in _walk(closed, seen, None, ()) if out.jump is not None), None)
 
@@ -117,7 +117,7 @@ def _jump(name: str, inputs: frozenset[str], where: Calls) -> Jump:
 
 
 def _is_trusted(name: str, where: Calls) -> bool:
-    """Whether a function of JAX that is trusted did this, or a density of numpyro that tells cases apart."""
+    """Tell whether a trusted function of JAX did this, or a density of numpyro that tells cases apart."""
     for frame in _frames(where):
         if not frame.file_name.startswith(_JAX):
             return frame.file_name.startswith(_NUMPYRO) and name in _CASES
@@ -127,7 +127,7 @@ def _is_trusted(name: str, where: Calls) -> bool:
 
 
 def _frames(where: Calls) -> Iterator[Any]:
-    """The functions that led here, innermost first.
+    """List the functions that led here, innermost first.
 
     A compiled function was traced where it was first called: what lies outside of it is that of its call here.
     """

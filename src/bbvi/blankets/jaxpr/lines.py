@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
 
 def source_of(source_info: Any, *, inside_call: bool = False) -> Source | None:
-    """The innermost line that is not JAX's own.
+    """Find the innermost line that is not JAX's own.
 
     A compiled function is traced once: what lies outside of it, seen from inside, may be an earlier caller. So with
     `inside_call` the search ends where JAX was called to compile.
@@ -40,7 +40,7 @@ def source_of(source_info: Any, *, inside_call: bool = False) -> Source | None:
 
 
 def line_of(source_info: Any) -> str:
-    """File and line of the innermost function that is neither a library's nor ours; empty if there is none."""
+    """Name file and line of the innermost function that is neither a library's nor bbvi's; empty if there is none."""
     for frame in source_info.traceback.frames if source_info.traceback is not None else []:
         if frame.file_name.startswith((*_MACHINERY, *_DENSITIES)):
             continue

@@ -42,7 +42,7 @@ JUMPS = _names("floor ceil round sign rem stop_gradient nextafter bitcast_conver
 
 
 def named(names: Iterable[str]) -> list[Primitive]:
-    """The primitives of these names, as far as this version of JAX has them."""
+    """Look up primitives by their names, as far as this version of JAX has them."""
     return [_PUBLIC[name] for name in sorted(names) if name in _PUBLIC]
 
 
@@ -57,7 +57,7 @@ _PUBLIC = _public()
 
 
 def closed_trace(value: Any) -> ClosedJaxpr | None:
-    """An equation's parameter as a trace with its constants, if it is a trace.
+    """Return an equation's parameter as a trace with its constants, if it is a trace.
 
     From JAX 0.11 on there is one class of traces, which holds the constants itself: to close it again would lose them.
     """
@@ -67,13 +67,13 @@ def closed_trace(value: Any) -> ClosedJaxpr | None:
 
 
 def custom_arguments(eqn: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What binds a function that has a derivative of its own: functions that come first, and parameters."""
+    """Return what binds a function that has a derivative of its own: functions that come first, and parameters."""
     bound = eqn.primitive.get_bind_params(eqn.params)
     return bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
 
 
 def scan_sizes(eqn: Any) -> tuple[int, int]:
-    """How many inputs of a `scan` are constants, and how many are carried; the rest is scanned over.
+    """Count the inputs of a `scan` that are constants, and those that are carried; the rest is scanned over.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -87,3 +87,13 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
+
+
+def dot_axes(eqn: Any) -> list[tuple[list[int], list[int], list[int]]]:
+    """List for each side of a `dot_general` its axes: those both sides run along, its own, and those summed over."""
+    contract, batch = eqn.params["dimension_numbers"]
+    found = []
+    for atom, b, c in zip(eqn.invars, batch, contract, strict=True):
+        own = [axis for axis in range(len(atom.aval.shape)) if axis not in b and axis not in c]
+        found.append((list(b), own, list(c)))
+    return found

@@ -37,7 +37,7 @@ class Rules(Generic[Function]):
         return register
 
     def of(self, eqn: Any) -> Function | None:
-        """The rule for an equation, None if there is none."""
+        """Look up the rule for an equation, None if there is none."""
         return self._by_primitive.get(eqn.primitive)
 
 
@@ -47,7 +47,7 @@ def propagate(
     of_literal: Callable[[Any], Cell],
     of_equation: Callable[[Any, list[Cell]], Sequence[Cell]],
 ) -> list[Cell]:
-    """The cells of a trace's outputs; `cells` has those of its inputs and constants, and gets those of all variables."""
+    """Find the cells of a trace's outputs; `cells` has those of its inputs and constants, and gets those of all variables."""
 
     def of(atom: Any) -> Cell:
         return of_literal(atom.val) if isinstance(atom, Literal) else cells[atom]
@@ -63,7 +63,7 @@ def through_carry(
     body: Callable[[list[Cell]], list[Cell]],
     join: Callable[[Cell, Cell], Cell],
 ) -> tuple[list[Cell], list[Cell]]:
-    """The cells of a loop's inputs that hold at every step, the carry joined with what the steps make, and its outputs."""
+    """Find cells of a loop's inputs that hold at every step, the carry joined with what each step makes; and its outputs'."""
     num_consts, num_carry = scan_sizes(eqn)
     cells = list(inputs)
     while True:
@@ -76,7 +76,7 @@ def through_carry(
 
 
 def reached_through_carry(eqn: Any, marked: Sequence[bool]) -> list[bool]:
-    """Which inputs of a loop's body the marked inputs reach at some step, themselves among them."""
+    """Mark the inputs of a loop's body that the marked ones reach at some step, themselves among them."""
     body = eqn.params["jaxpr"].jaxpr
 
     def step(cells: list[bool]) -> list[bool]:

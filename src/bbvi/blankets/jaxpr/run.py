@@ -20,7 +20,7 @@ def run(
     call: Any = None,
     given: Mapping[Any, Any] | None = None,
 ) -> list[Any]:
-    """The values of these variables, computing no more than they need; inputs that are not needed may be None.
+    """Compute these variables and no more than they need; inputs that are not needed may be None.
 
     `special(equation, inputs, source)` may compute an equation in another way. `call` is where the whole is called.
     `given` has the values of variables on the way that are known.
@@ -58,7 +58,7 @@ def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
 
 
 def called(eqn: Any) -> ClosedJaxpr | None:
-    """The trace of the function that is called here, if this is a call."""
+    """Return the trace of the function that an equation calls, None if it is no call."""
     if eqn.primitive.name not in CALLS:
         return None
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
@@ -69,7 +69,7 @@ def called(eqn: Any) -> ClosedJaxpr | None:
 
 
 def reached(jaxpr: Jaxpr, variables: Sequence[Any]) -> set[Any]:
-    """All variables that these enter."""
+    """Find all variables that these enter."""
     found = set(variables)
     for eqn in jaxpr.eqns:
         if any(not isinstance(atom, Literal) and atom in found for atom in eqn.invars):
@@ -78,7 +78,7 @@ def reached(jaxpr: Jaxpr, variables: Sequence[Any]) -> set[Any]:
 
 
 def all_consts(closed: ClosedJaxpr) -> list[Any]:
-    """The arrays that a trace holds, those of loops and branches inside it too."""
+    """List the arrays that a trace holds, those of loops and branches inside it too."""
     found = list(closed.consts)
     for eqn in closed.jaxpr.eqns:
         for value in eqn.params.values():
@@ -89,7 +89,7 @@ def all_consts(closed: ClosedJaxpr) -> list[Any]:
 
 
 def _leading_to(jaxpr: Jaxpr, outputs: Sequence[Any], given: Mapping[Any, Any], *, effects: bool) -> list[Any]:
-    """The equations these variables come from, and those with side effects such as printing if asked for."""
+    """List the equations these variables come from, and those with side effects such as printing if asked for."""
     needed = {atom for atom in outputs if not isinstance(atom, Literal)}
     kept = []
     for eqn in reversed(jaxpr.eqns):

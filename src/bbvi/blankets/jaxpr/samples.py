@@ -5,6 +5,7 @@ On the way two costs go away that a user need not think of: the logarithm of a l
 is handed over as it is, without underflow, and lgamma and digamma are replaced by faster ones.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, scan_sizes
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, dot_axes, scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run
 from bbvi.numerics import special
@@ -41,7 +42,7 @@ def run_last(
     fast_lgamma: bool = True,
     derivatives: bool = False,
 ) -> list[Array]:
-    """The values of these variables, all with samples last; inputs are `Last`, or the same for all samples.
+    """Compute these variables, all with samples last; inputs are `Last`, or the same for all samples.
 
     With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
     """
@@ -50,7 +51,7 @@ def run_last(
 
 
 def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
-    """An operand of the given shape, or a number, for every sample."""
+    """Repeat an operand of the given shape, or a number, for every sample."""
     if isinstance(value, Last):
         array = value.array
         if array.ndim == len(shape) + 1:
@@ -114,7 +115,7 @@ class _Rules:
         return Last(joined(values), _all_logs(values, joined))
 
     def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
-        """A loop whose body is evaluated in the same way; what never meets a sample stays without."""
+        """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
         params, body = eqn.params, eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
         has = reached_through_carry(eqn, [isinstance(value, Last) for value in values])
@@ -145,7 +146,7 @@ class _Rules:
         return marked + [Last(v) if yes else v for v, yes in zip(stacked, marks, strict=True)]
 
     def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """Whatever has no rule of its own is mapped over the samples."""
+        """Map an operation without a rule of its own over the samples."""
         return self._mapped(lambda *one: bind(eqn, list(one)), values)
 
     def _mapped(self, function: Callable[..., list[Array]], values: list[Any]) -> list[Any]:
@@ -184,14 +185,14 @@ def _log(value: Any) -> Array:
 
 
 def _all_logs(values: list[Any], combine: Callable[[list[Any]], Array]) -> Log:
-    """The logarithm as a combination of logarithms, if all that have samples have one."""
+    """Combine logarithms into that of the result, if all inputs that have samples have one."""
     if not all(value.log is not None for value in values if isinstance(value, Last)):
         return None
     return lambda: combine([Last(_log(v)) if isinstance(v, Last) else _log(v) for v in values])
 
 
 def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
-    """Logarithms of products, quotients, powers and larger or smaller of what has one."""
+    """Find the logarithm of a product, quotient, power, maximum or minimum of what has one."""
     if name not in ("mul", "div", "max", "min", "integer_pow", "square", "sqrt"):
         return None
 
@@ -209,19 +210,17 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
 
 
 def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    """Products of arrays: short sums are written out, so that they join what follows; long ones are reduced."""
-    (contract, batch), shapes = eqn.params["dimension_numbers"], [a.aval.shape for a in eqn.invars]
+    """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
+    axes, shapes = dot_axes(eqn), [a.aval.shape for a in eqn.invars]
     both = all(isinstance(v, Last) for v in values)
-    size = int(np.prod([shapes[0][axis] for axis in contract[0]]))
+    size = int(np.prod([shapes[0][axis] for axis in axes[0][2]]))
     if not both and size > _MOST_UNROLLED:
         return None
     sides = []
-    for value, shape, c, b in zip(values, shapes, contract, batch, strict=True):
-        free = [axis for axis in range(len(shape)) if axis not in c and axis not in b]
+    for value, shape, parts in zip(values, shapes, axes, strict=True):
         array = value.array if isinstance(value, Last) else jnp.asarray(value)[..., None]
-        order = [*b, *free, *c, len(shape)]
-        sizes = [int(np.prod([shape[axis] for axis in axes])) for axes in (b, free, c)]
-        sides.append(array.transpose(order).reshape(*sizes, array.shape[-1]))
+        sizes = [int(np.prod([shape[axis] for axis in part])) for part in parts]
+        sides.append(array.transpose(*itertools.chain(*parts), len(shape)).reshape(*sizes, array.shape[-1]))
     left, right = sides[0][:, :, None], sides[1][:, None]
     kind = eqn.outvars[0].aval.dtype
     if size <= _MOST_UNROLLED:

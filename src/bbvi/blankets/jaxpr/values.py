@@ -48,7 +48,7 @@ class Values:
         self._makers.update((v, eqn) for v in eqn.outvars)
 
     def __call__(self, atom: Any) -> Any:
-        """The value of a variable or literal, None if it cannot be had."""
+        """Work out the value of a variable or literal, None if it cannot be had."""
         todo = [atom]
         while todo:
             top = todo[-1]
@@ -76,13 +76,13 @@ class Values:
         self._values.update(zip(eqn.outvars, made, strict=True))
 
     def _must_not_run(self, eqn: Any) -> bool:
-        """Whether it calls the host, or is a loop that might not end at made-up inputs."""
+        """Tell whether it calls the host, or is a loop that might not end at made-up inputs."""
         name = eqn.primitive.name
         return name in CALLBACKS or (name == "while" and any(map(self._depends, eqn.outvars)))
 
 
 def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
-    """The results of common operations, without a compiler; None for others, and for integers, which wrap around."""
+    """Compute common operations without a compiler; None for others, and for integers, which wrap around."""
     name, variable = eqn.primitive.name, eqn.outvars[0]
     arrays = [np.asarray(value) for value in inputs]
     if any(array.dtype not in _FLOATS for array in arrays):

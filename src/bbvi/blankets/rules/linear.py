@@ -1,22 +1,21 @@
 """Section 3.1 for products: dot_general and convolution. An exact zero of a constant is not read."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.blankets.jaxpr.primitives import dot_axes
 from bbvi.blankets.read_sets import MOST_PAIRS, Reads, ReadSets, everything, merge, reduce, union
 from bbvi.blankets.rules import rule
 
 
 @rule(jax.lax.dot_general_p)
 def _dot(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    contract, batch = eqn.params["dimension_numbers"]
-    shapes = [atom.aval.shape for atom in eqn.invars]
-    arranged = [_arranged(shape, b, c) for shape, b, c in zip(shapes, batch, contract, strict=True)]
-    sizes = [_sizes(shape, b, c) for shape, b, c in zip(shapes, batch, contract, strict=True)]
+    shapes, axes = [atom.aval.shape for atom in eqn.invars], dot_axes(eqn)
+    arranged = [[*b, *own, *c] for b, own, c in axes]
+    sizes = [[int(np.prod([s[a] for a in part])) for part in parts] for s, parts in zip(shapes, axes, strict=True)]
     (num_batch, left, inner), (_, right, _) = sizes
     sides: list[Reads] = []
     for k, (part, other) in enumerate(zip(ins, reversed(list(eqn.invars)), strict=True)):
@@ -56,16 +55,6 @@ def _zeros(interpreter: Any, atom: Any, order: list[int], shape: tuple[int, ...]
         return None
     zero = known[1] & (known[0] == 0)
     return zero.transpose(order).reshape(shape) if zero.any() else None
-
-
-def _arranged(shape: tuple[int, ...], batch: Sequence[int], contract: Sequence[int]) -> list[int]:
-    free = [a for a in range(len(shape)) if a not in batch and a not in contract]
-    return [*batch, *free, *contract]
-
-
-def _sizes(shape: tuple[int, ...], batch: Sequence[int], contract: Sequence[int]) -> tuple[int, int, int]:
-    free = [a for a in range(len(shape)) if a not in batch and a not in contract]
-    return tuple(int(np.prod([shape[a] for a in axes])) for axes in (batch, free, contract))  # type: ignore[return-value]
 
 
 @rule(jax.lax.conv_general_dilated_p)

@@ -24,16 +24,16 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    "one factor dropped": Mutant(
-        "blankets/blankets.py",
-        "for name, pattern in part.get(latent, {}).items():",
-        "for name, pattern in list(part.get(latent, {}).items())[1:]:",
+    "one term dropped": Mutant(
+        "blankets/scope.py",
+        "for name, pattern in self.patterns.get(latent, {}).items():",
+        "for name, pattern in list(self.patterns.get(latent, {}).items())[1:]:",
         "unbiased_by_enumeration or all_batches",
     ),
-    "one factor counted twice": Mutant(
-        "blankets/blankets.py",
+    "one term counted twice": Mutant(
+        "blankets/scope.py",
         "total = total + pattern.arranged(sums[name][pattern.summed])",
-        "total = total + pattern.arranged(sums[name][pattern.summed]) * (1 + (name == next(iter(part[latent]))))",
+        "total = total + pattern.arranged(sums[name][pattern.summed]) * (1 + (name == next(iter(self.patterns[latent]))))",
         "unbiased_by_enumeration or all_batches",
     ),
     "N/B applied twice": Mutant(

@@ -46,7 +46,7 @@ def find(model, data) -> Found:
     elements = [(name, index) for name in problem.latents for index in np.ndindex(problem.shape(name))]
 
     def at_point(z):
-        factors = blankets.prior_terms({name: value[..., None] for name, value in z.items()}, data, 1)
+        factors = blankets.prior.at_samples({name: value[..., None] for name, value in z.items()}, data, 1)
         whole = sum(jnp.sum(term) for term in problem.prior_terms(z, data).values())
         return [factors[name].ravel() for name in sorted(factors)], whole
 
@@ -57,11 +57,11 @@ def find(model, data) -> Found:
 
     some = {name: latent.some_values({}, 1, np.random.default_rng(0)) for name, latent in problem.latents.items()}
     dummy = {name: jnp.moveaxis(value, 0, -1) for name, value in some.items()}
-    shapes = jax.eval_shape(lambda z: blankets.prior_terms(z, data, 1), dummy)
+    shapes = jax.eval_shape(lambda z: blankets.prior.at_samples(z, data, 1), dummy)
     columns = []
     for name, index in elements:
         flat = int(np.ravel_multi_index(index, problem.shape(name))) if index else 0
-        patterns = blankets.prior.get(name, {})
+        patterns = blankets.prior.patterns.get(name, {})
         assert set(patterns) <= set(shapes)
         parts = [
             patterns[term].pairs().toarray()[:, flat]

@@ -78,7 +78,7 @@ def test_each_term_reads_no_more_than_it_must(name):
     model = bbvi.Model(lambda z, d: function(z["x"], d), x=bbvi.real(6))
     problem, data, _ = bind(model, DATA)
     blankets = find_blankets(problem, data, None)
-    counts = [pattern.pairs().sum(1, dtype=int).max() for pattern in blankets.prior["x"].values()]
+    counts = [pattern.pairs().sum(1, dtype=int).max() for pattern in blankets.prior.patterns["x"].values()]
     assert max(counts) == reads
 
 

@@ -8,49 +8,39 @@ import jax
 import numpy as np
 
 from bbvi.blankets.blankets import Blankets, find_blankets
+from bbvi.blankets.scope import Scope
 from bbvi.model.groups import AbstractGroups, Cohort, Stream, cut_rows, first_row
 from bbvi.model.problem import Problem
-
-
-class Bucket(NamedTuple):
-    """Groups of similar length: the problem at their common padded lengths, and its blankets."""
-
-    problem: Problem
-    blankets: Blankets
-
-    @property
-    def floats_per_draw(self) -> int:
-        """Elements of the terms of one group, for one draw."""
-        return self.blankets.floats_per_draw
 
 
 class Analysis(NamedTuple):
     """What is fitted, and whether the globals are fitted or held.
 
-    `buckets` are those of a ragged cohort, and `axes` the ragged axis of each of its fields.
+    `buckets` are the scopes of groups of similar length in a ragged cohort, the longest last, and `axes` the ragged axis of
+    each of its fields.
     """
 
     problem: Problem
     blankets: Blankets
     fit_globals: bool
-    buckets: tuple[Bucket, ...] = ()
+    buckets: tuple[Scope, ...] = ()
     axes: Mapping[str, str] = {}
     #: the latents whose gradient is wanted, None for all
     wanted: frozenset[str] | None = None
 
     def fitted(self, with_groups: bool) -> list[str]:
-        """The latents whose gradient a step estimates, with a batch of groups or without."""
+        """List the latents whose gradient a step estimates, with a batch of groups or without."""
         names = [*(self.problem.globals if self.fit_globals else ()), *(self.problem.locals if with_groups else ())]
         return [name for name in names if self.wanted is None or name in self.wanted]
 
     @property
-    def whole(self) -> Bucket:
-        """All groups, as long as the longest."""
-        return Bucket(self.problem, self.blankets)
+    def scopes(self) -> tuple[Scope, ...]:
+        """The scope of what no group owns, and those of the groups: of each bucket, or of all as long as the longest."""
+        return (self.blankets.prior, *self.buckets) if self.buckets else self.blankets.scopes
 
     @property
     def floats_per_draw(self) -> int:
-        """Elements of the terms of one group, for one draw."""
+        """The number of term elements in one group, for one draw."""
         return self.blankets.floats_per_draw
 
 
@@ -87,5 +77,5 @@ def analyse(
     for lengths in groups.buckets[:-1]:
         row = row_shapes(groups, lengths)
         short = problem.at(lengths)
-        buckets.append(Bucket(short, find_blankets(short, data, row, fast_lgamma=fast_lgamma, like=blankets)))
-    return analysis._replace(buckets=(*buckets, analysis.whole), axes=groups.axes)
+        buckets.append(find_blankets(short, data, row, fast_lgamma=fast_lgamma, like=blankets).of_group)
+    return analysis._replace(buckets=(*buckets, blankets.of_group), axes=groups.axes)

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.patterns import readers
+from bbvi.blankets.scope import Scope
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
 from bbvi.model.problem import Problem, Terms, total
 from bbvi.numerics.xla import for_one_run
@@ -32,7 +33,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
 
     otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
     # the same program each time, so that the same numbers give the same bits
-    trace, site = blankets.group_trace, problem.no_call_site(_NUM_DRAWS)
+    trace, site = blankets.of_group.trace, problem.no_call_site(_NUM_DRAWS)
     terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run())
 
     def values(names: Any) -> dict[str, Any]:
@@ -75,23 +76,18 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
     site = problem.no_call_site(len(moves) + 1)
     beta = {name: values[name] for name in problem.globals} | site
 
-    def prior(b: Any, d: Any) -> tuple[Terms, Terms]:
-        trace, num = blankets.prior_trace, len(moves) + 1
-        return blankets.prior_terms(b, d, num), trace.at_samples((b,), d, num)
+    own = {name: values[name] for name in problem.locals} | site
+    for scope in blankets.scopes:
+        constant = data if groups is None or not scope.of_groups else first_row(groups)
+        latents = (beta, own) if scope.of_groups else (beta,)
 
-    def group(b: Any, z: Any, row: Any) -> tuple[Terms, Terms]:
-        trace, num = blankets.group_trace, len(moves) + 1
-        return blankets.group_terms(b, z, row, num), trace.at_samples((b, z), row, num)
+        def both(latents: tuple[Any, ...], constant: Any, scope: Scope = scope) -> tuple[Terms, Terms]:
+            merged = {name: value for part in latents for name, value in part.items()}
+            num = len(moves) + 1
+            return scope.at_samples(merged, constant, num), scope.trace.at_samples(latents, constant, num)
 
-    terms, returned = eqx.filter_jit(prior, **for_one_run())(beta, data)
-    _check_moves(terms, blankets.prior, moves, tuple(problem.opaque))
-    _check_totals(terms, returned)
-    if groups is not None:
-        row = first_row(groups)
-        z = {name: values[name] for name in problem.locals} | site
-        terms, returned = jax.jit(group, **for_one_run())(beta, z, row)
-        look_ups = blankets.look_ups, blankets.indices(row)
-        _check_moves(terms, blankets.group, moves, tuple(problem.opaque), look_ups)
+        terms, returned = eqx.filter_jit(both, **for_one_run())(latents, constant)
+        _check_moves(terms, scope, moves, constant)
         _check_totals(terms, returned)
 
 
@@ -107,19 +103,18 @@ def _check_totals(terms: Terms, returned: Terms) -> None:
         )
 
 
-def _check_moves(
-    terms: Terms, part: Any, moves: list[tuple[str, np.ndarray]], opaque: tuple[str, ...], look_ups: Any = ({}, [])
-) -> None:
-    chosen, indices = look_ups
+def _check_moves(terms: Terms, scope: Scope, moves: list[tuple[str, np.ndarray]], constant: Any) -> None:
+    """Raise if a term has moved outside of the blankets of the elements that were moved."""
+    indices = scope.indices(constant) if scope.look_ups else []
     for term, value in terms.items():
         flat = np.asarray(value).reshape(-1, len(moves) + 1)
         for column, (latent, mask) in enumerate(moves, start=1):
             # a loop that goes on until all elements are done rounds one by the others
             rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
-            pattern = part.get(latent, {}).get(term)
+            pattern = scope.patterns.get(latent, {}).get(term)
             inside = np.zeros(len(flat), bool) if pattern is None else readers(pattern, mask)
-            for item in chosen.get(latent, []):
+            for item in scope.look_ups.get(latent, []):
                 if item.term == term:
                     inside = inside | (item.pairs(indices)[:, mask].sum(1) > 0)
             if (moved & ~inside).any():
@@ -127,7 +122,7 @@ def _check_moves(
                 which = np.flatnonzero(mask)
                 those = f"element {which[0]}" if len(which) == 1 else f"some of {len(which)} elements"
                 seen = f"{term}, element {element}, changed with {those} of latent {latent!r}, which"
-                if term.startswith(opaque):
+                if term.startswith(tuple(scope.problem.opaque)):
                     raise RuntimeError(
                         f"{seen} it was not found to read: it reads more at some values than at others. Declare with "
                         "bbvi.opaque(fn, reads=...) all that its terms can read"

@@ -4,16 +4,16 @@ Elements that share no term of log p are independent given all the others, so th
 the same as one move after another. A colouring splits the elements into such sets.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import scipy.sparse as sparse
 
-from bbvi.blankets.blankets import Blankets, Patterns
-from bbvi.blankets.look_ups import AbstractLookedUp
+from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.patterns import AbstractPattern, Reduction
+from bbvi.blankets.scope import Patterns, Scope
 from bbvi.model.problem import Problem
 
 Colours = dict[str, np.ndarray]
@@ -79,54 +79,40 @@ def moves(colours: Colours) -> list[Move]:
 
 def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_array:
     """Find the matrix of terms by elements of the globals; `rows` are all groups, first, for look-ups by their data."""
-    blocks = list(_blocks(problem, problem.globals, blankets.prior))
-    if problem.num_groups:
-        blocks += _blocks(problem, problem.globals, blankets.group)
-        if any(name in blankets.look_ups for name in problem.globals):
-            for group in range(problem.num_groups):
-                row = jax.tree.map(lambda leaf, g=group: leaf[g], rows)
-                blocks += _looked_up(problem, problem.globals, blankets, row)
+    blocks = [block for scope in blankets.scopes for block in _blocks(problem, problem.globals, scope.patterns)]
+    if blankets.group is not None and any(name in blankets.group.look_ups for name in problem.globals):
+        for group in range(problem.num_groups):
+            row = jax.tree.map(lambda leaf, g=group: leaf[g], rows)
+            blocks += _looked_up(problem, problem.globals, blankets.group, row)
     return _distinct(blocks, _width(problem, problem.globals))
 
 
-def possible_reads(
-    problem: Problem, names: Mapping[str, Any], part: Patterns, look_ups: Mapping[str, Sequence[AbstractLookedUp]]
-) -> sparse.csr_array:
-    """Find the matrix of one part's terms by elements of these latents; a look-up by a group's data may read any."""
-    blocks = list(_blocks(problem, names, part))
-    for term in dict.fromkeys(item.term for name in names for item in look_ups.get(name, [])):
-        chosen = {name for name in names if any(item.term == term for item in look_ups.get(name, []))}
-        row = []
-        for name in names:
-            direct = part.get(name, {}).get(term)
-            read = np.full(int(np.prod(problem.shape(name))), name in chosen)
-            row.append(read if direct is None else read | (np.asarray(direct.pairs().sum(0)).ravel() > 0))
-        blocks.append(sparse.csr_array(np.concatenate(row)[None]))
+def possible_reads(problem: Problem, names: Mapping[str, Any], scopes: Iterable[Scope]) -> sparse.csr_array:
+    """Find the matrix of terms by elements of these latents; a look-up by a group's data may read any."""
+    blocks: list[sparse.csr_array] = []
+    for scope in scopes:
+        blocks += _blocks(problem, names, scope.patterns)
+        for term in dict.fromkeys(item.term for name in names for item in scope.look_ups.get(name, [])):
+            row = []
+            for name in names:
+                direct = scope.patterns.get(name, {}).get(term)
+                chosen = any(item.term == term for item in scope.look_ups.get(name, []))
+                read = np.full(int(np.prod(problem.shape(name))), chosen)
+                row.append(read if direct is None else read | (np.asarray(direct.pairs().sum(0)).ravel() > 0))
+            blocks.append(sparse.csr_array(np.concatenate(row)[None]))
     return _distinct(blocks, _width(problem, names))
 
 
-def local_reads(problem: Problem, blankets: Blankets) -> sparse.csr_array:
+def local_reads(scope: Scope) -> sparse.csr_array:
     """Find the matrix of one group's terms by elements of its locals."""
+    problem = scope.problem
     for name in problem.locals:
-        if name in blankets.look_ups:
+        if name in scope.look_ups:
             raise ValueError(
                 f"Gibbs: which elements of the local latent {name!r} a term reads depends on the group's data, so that "
                 "no colouring is common to all groups; write the look-up as a product with an indicator matrix"
             )
-    return _distinct(_blocks(problem, problem.locals, blankets.group), _width(problem, problem.locals))
-
-
-def reads_in_any_group(problem: Problem, blankets: Blankets, names: Mapping[str, Any]) -> sparse.csr_array:
-    """Find the matrix of terms by elements of these latents; where the data look up, a term may read all of a latent."""
-    blocks = list(_blocks(problem, names, blankets.prior)) + list(_blocks(problem, names, blankets.group))
-    for term in dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, [])):
-        read = [
-            term in blankets.group.get(name, {}) or any(item.term == term for item in blankets.look_ups.get(name, []))
-            for name in names
-        ]
-        sizes = [int(np.prod(problem.shape(name))) for name in names]
-        blocks.append(sparse.csr_array(np.repeat(read, sizes)[None]))
-    return _distinct(blocks, _width(problem, names))
+    return _distinct(_blocks(problem, problem.locals, scope.patterns), _width(problem, problem.locals))
 
 
 def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Colours:
@@ -140,10 +126,10 @@ def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Co
     return out
 
 
-def cut(colours: Colours, problem: Problem, blankets: Blankets) -> Colours:
+def cut(colours: Colours, scope: Scope) -> Colours:
     """Take the colours of longer groups for shorter ones, which then move in the same order; others if these are not valid."""
+    problem, reads = scope.problem, local_reads(scope)
     corner = {n: c[tuple(slice(size) for size in problem.shape(n))] for n, c in colours.items()}
-    reads = local_reads(problem, blankets)
     flat = np.concatenate([c.ravel() for c in corner.values()])
     return corner if is_valid(reads, flat) else by_latent(problem, problem.locals, colour(reads))
 
@@ -176,15 +162,15 @@ def _joined(problem: Problem, patterns: Mapping[str, AbstractPattern | None]) ->
     return sparse.csr_array(sparse.hstack(list((empty | pairs).values()), format="csr"))
 
 
-def _looked_up(problem: Problem, names: Mapping[str, Any], blankets: Blankets, row: Any) -> Iterable[sparse.csr_array]:
+def _looked_up(problem: Problem, names: Mapping[str, Any], scope: Scope, row: Any) -> Iterable[sparse.csr_array]:
     """One group's terms by the elements that its data choose, with those that it reads in any case."""
-    indices = blankets.indices(row)
-    terms = dict.fromkeys(item.term for name in names for item in blankets.look_ups.get(name, []))
+    indices = scope.indices(row)
+    terms = dict.fromkeys(item.term for name in names for item in scope.look_ups.get(name, []))
     for term in terms:
         parts = []
         for name in names:
-            chosen = [item.pairs(indices) for item in blankets.look_ups.get(name, []) if item.term == term]
-            direct = blankets.group.get(name, {}).get(term)
+            chosen = [item.pairs(indices) for item in scope.look_ups.get(name, []) if item.term == term]
+            direct = scope.patterns.get(name, {}).get(term)
             parts.append([*chosen, *([] if direct is None else [direct.pairs()])])
         num = next(pairs for found in parts for pairs in found).shape[0]
         columns = [

@@ -1,17 +1,36 @@
-"""Section 3.1: a part of log p, the prior or a bucket of groups, and the latents that its terms read."""
+"""Section 3.1: a part of log p, its terms and the latents that they read.
 
-from collections.abc import Iterable, Sequence
+A *scope* is the terms that no group owns (the whole log joint of a flat model, log p(beta) of a hierarchical one), or those
+of one group at some padded length. log p_i of Eq. 6 is the sum of the terms that read z_i. Arrays have samples on the last
+axis; a sampler has groups there instead, called lanes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
 from jaxtyping import Array, Bool, UInt32
 
-from bbvi.blankets.analysis import Analysis
-from bbvi.blankets.blankets import Blankets
+from bbvi.blankets.jaxpr.run import all_consts
+from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
+from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
+from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
+from bbvi.blankets.reads import Lost, reads
+from bbvi.blankets.terms import SplitTerms
+from bbvi.blankets.trace import AtSamples, Trace, is_array
+from bbvi.model.latents import Latent
+from bbvi.model.model import Values
+from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
 
 Arrays = dict[str, Array]
+Patterns = Mapping[str, Mapping[str, AbstractPattern]]
+#: of each array of terms, its sums over some axes
+Sums = dict[str, dict[tuple[int, ...], Array]]
 
 
 class Lanes(NamedTuple):
@@ -29,48 +48,119 @@ class Point(NamedTuple):
     logs: Arrays
 
 
-class Scope:
-    """Terms with lanes on the last axis, and the latents whose blankets they are in."""
+class Scope(NamedTuple):
+    """A part of log p: its trace, its terms, and for each latent how it sums those that read it.
 
-    def __init__(self, problem: Problem, blankets: Blankets, *, of_groups: bool):
-        self.problem, self.of_groups, self._blankets = problem, of_groups, blankets
-        self.latents = problem.locals if of_groups else problem.globals
-        self._part = blankets.group if of_groups else blankets.prior
-        self._look_ups = blankets.look_ups if of_groups else {}
+    `patterns` tell it by latent and array of terms; `look_ups` are of terms that read elements of a latent which the data of
+    a group choose.
+    """
 
-    def terms(self, beta: Point, z: Point, lanes: Lanes) -> Terms:
-        """Evaluate all arrays of terms."""
-        if not self.of_groups:
-            return self._blankets.prior_terms(beta.values, lanes.data, 1, beta.logs)
-        one = {name: value[..., 0] for name, value in beta.values.items()}
-        return self._blankets.terms_over_groups(one, z.values, lanes.data, len(lanes.groups), z.logs)
+    problem: Problem
+    of_groups: bool
+    trace: Trace
+    split: SplitTerms
+    function: AtSamples
+    patterns: Patterns
+    look_ups: Mapping[str, Sequence[AbstractLookedUp]]
+    indices: Callable[[Any], list[Array]]
+    shapes: dict[str, tuple[int, ...]]
+    lost: list[Lost]
+
+    @property
+    def latents(self) -> Mapping[str, Latent]:
+        """The latents that belong to this part: the globals, or the locals of a group."""
+        return self.problem.locals if self.of_groups else self.problem.globals
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all terms, for one draw."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def traced(self) -> list[Any]:
+        """Give the trace, as text, and the arrays in it."""
+        closed = self.function.closed
+        return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
 
     def reading(self, names: Iterable[str]) -> list[str]:
         """Name the arrays of terms that read any of these latents."""
         found: dict[str, None] = {}
         for name in names:
-            found |= dict.fromkeys(self._part.get(name, {}))
-            found |= dict.fromkeys(item.term for item in self._look_ups.get(name, []))
+            found |= dict.fromkeys(self.patterns.get(name, {}))
+            found |= dict.fromkeys(item.term for item in self.look_ups.get(name, []))
         return list(found)
 
+    def at_samples(self, values: Values, constants: Any, num: int, logs: Values | None = None) -> Terms:
+        """Evaluate the terms at `num` samples; `constants` is the data or a row, `logs` are known logarithms."""
+        return self.function(values, logs or {}, constants, num)
+
+    def sums(self, terms: Terms) -> Sums:
+        """Sum the terms over the axes that any latent needs, each once, and over all."""
+        wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
+        for of_latent in self.patterns.values():
+            for name, pattern in of_latent.items():
+                if isinstance(pattern, Reduction):
+                    wanted[name][pattern.summed] = None
+        found: Sums = {}
+        for name, term in terms.items():
+            made = {axes: term.sum(axes) for axes in wanted[name] if axes}
+            smallest = min(made.values(), key=lambda leaf: leaf.size, default=term)
+            everything = tuple(range(term.ndim - 1))
+            made[everything] = made.get(everything, smallest.sum(tuple(range(smallest.ndim - 1))))
+            found[name] = made
+        return found
+
+    def log_p_i(self, latent: str, terms: Terms, sums: Sums | None = None) -> Array | float:
+        """Sum, for every factor i of `latent`, the terms that read it; 0 where none does (Eq. 6).
+
+        `sums` are those of `Scope.sums`, if they are there. An axis along which all factors have the same may have size 1.
+        """
+        total: Array | float = 0.0
+        for name, pattern in self.patterns.get(latent, {}).items():
+            if sums is not None and isinstance(pattern, Reduction) and pattern.summed:
+                total = total + pattern.arranged(sums[name][pattern.summed])
+            else:
+                total = total + pattern.sum(terms[name])
+        return total
+
+    def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
+        """Sum the terms for the elements of `latent` that these groups' data choose; terms and indices have groups first."""
+        return [item.sum(terms[item.term], indices) for item in self.look_ups.get(latent, [])]
+
+    def spread(self, latent: str, sums: list[Array]) -> Array | float:
+        """Give the share of `looked_up` in log p_i."""
+        total: Array | float = 0.0
+        for item, value in zip(self.look_ups.get(latent, []), sums, strict=True):
+            total = total + item.spread(value)
+        return total
+
+    def of_one_group(self, latent: str, terms: Terms, indices: list[Array], sums: Sums | None = None) -> Array | float:
+        """Sum log p_i of one group's local, what its data choose included."""
+        one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
+        return self.log_p_i(latent, terms, sums) + self.spread(latent, self.looked_up(latent, *one))
+
+    def terms(self, beta: Point, z: Point, lanes: Lanes) -> Terms:
+        """Evaluate all arrays of terms in lanes, at one sample of the globals."""
+        if not self.of_groups:
+            return self.at_samples(beta.values, lanes.data, 1, beta.logs)
+        one = {name: value[..., 0] for name, value in beta.values.items()}
+        return self.function.over_groups(one, z.values, z.logs, lanes.data, len(lanes.groups))
+
     def log_p(self, names: Sequence[str], terms: Terms, lanes: Lanes) -> Arrays:
-        """Sum, for each factor i of these latents, the terms that read it: linear in the terms.
+        """Sum, in lanes, for each factor i of these latents the terms that read it: linear in the terms.
 
         A global's are summed over the groups, too: one lane is left.
         """
-        return {name: self._log_p(name, terms, lanes) for name in names}
+        return {name: self._in_lanes(name, terms, lanes) for name in names}
 
-    def _log_p(self, name: str, terms: Terms, lanes: Lanes) -> Array:
+    def _in_lanes(self, name: str, terms: Terms, lanes: Lanes) -> Array:
         over_lanes = self.of_groups and name in self.problem.globals
         num = len(lanes.groups) if self.of_groups and not over_lanes else 1
-        total: Any = jnp.zeros((*self.problem.shape(name), num))
-        for term, pattern in self._part.get(name, {}).items():
-            total = total + pattern.sum(terms[term].sum(-1, keepdims=True) if over_lanes else terms[term])
-        chosen = self._look_ups.get(name, [])
-        if chosen:
-            indices = jax.vmap(self._blankets.indices, in_axes=-1)(lanes.data)
-            for item in chosen:
-                total = total + item.spread(item.sum(jnp.moveaxis(terms[item.term], -1, 0)[..., None], indices))
+        own = {term: leaf.sum(-1, keepdims=True) for term, leaf in terms.items()} if over_lanes else terms
+        total: Any = jnp.zeros((*self.problem.shape(name), num)) + self.log_p_i(name, own)
+        if self.look_ups.get(name):
+            indices = jax.vmap(self.indices, in_axes=-1)(lanes.data)
+            first = {term: jnp.moveaxis(leaf, -1, 0)[..., None] for term, leaf in terms.items()}
+            total = total + self.spread(name, self.looked_up(name, first, indices))
         return total
 
     def changed(self, names: Sequence[str], accepted: Arrays, terms: Terms, lanes: Lanes) -> dict[str, Array]:
@@ -82,10 +172,51 @@ class Scope:
         return {term: count > 0.5 for term, count in counts.items()}
 
 
-def scopes(analysis: Analysis) -> list[Scope]:
-    """List the globals' scope and those of the buckets of groups."""
-    found = [Scope(analysis.problem, analysis.blankets, of_groups=False)]
-    if analysis.problem.num_groups:
-        buckets = analysis.buckets or (analysis.whole,)
-        found += [Scope(bucket.problem, bucket.blankets, of_groups=True) for bucket in buckets]
-    return found
+def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool, fast_lgamma: bool) -> Scope:
+    """Split a part of log p into terms, and find which latent elements each term element reads."""
+    latents, known = trace.latents, not of_groups
+    arrays, static = eqx.partition(constant, is_array)
+    terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
+    found = reads(lambda given, a: terms(*given, eqx.combine(a, static)), latents, arrays, known=known)
+    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
+    width += sum(look_up.size for look_up in found.look_ups)
+    shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
+    lost = list(found.lost)
+    patterns: dict[str, dict[str, AbstractPattern]] = {}
+    look_ups: dict[str, list[AbstractLookedUp]] = {}
+    for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
+        if num_pairs(output) > MOST_PAIRS:
+            output = everything([output], (1,))
+            lost.append(Lost(terms.lines[term], "too many pairs of elements to keep apart"))
+        crowded = output is not None and output.ids.shape != shape
+        pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
+        offset = 0
+        for leaf, name in enumerate(name for part in latents for name in sorted(part)):
+            if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
+                offset += CALL_SITE_WORDS
+                continue
+            event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
+            first, offset = offset, offset + int(np.prod(factor_shape)) * event
+            direct = _merged(sparse.csr_array(pairs[:, first:offset]), event)
+            chosen = looked_up(term, shape, pairs, found.look_ups, leaf, factor_shape, event)
+            if chosen and not direct.nnz and not crowded:
+                look_ups.setdefault(name, []).extend(chosen)
+            elif chosen or (direct.nnz and crowded):
+                # read directly and by a look-up: no element may be counted twice, so each counts for all
+                if chosen:
+                    lost.append(Lost(terms.lines[term], f"{name!r} is read by an index in the data and otherwise too"))
+                patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
+            elif direct.nnz:
+                patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
+    function = AtSamples(found.closed, trace.names, list(shapes), fast_lgamma=fast_lgamma)
+    shapes = {name: shapes[name] for name in terms.names}
+    indices = Indices(found.closed, found.look_ups, latents)
+    return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost)
+
+
+def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:
+    """Merge the columns of one vector, such as a Dirichlet's: it is one factor of q."""
+    if event == 1:
+        return block
+    merge = sparse.csr_array(sparse.kron(sparse.eye_array(block.shape[1] // event), np.ones((event, 1), np.int32)))
+    return sparse.csr_array((block @ merge).astype(bool))

@@ -181,10 +181,10 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     shapes: dict[str, tuple[int, ...]] = {}
     lines: dict[str, str] = {}
     lost: list[Lost] = []
-    for part in blankets.parts:
-        shapes |= part.shapes
-        lines |= part.terms.lines
-        lost += part.lost
+    for scope in blankets.scopes:
+        shapes |= scope.shapes
+        lines |= scope.split.lines
+        lost += scope.lost
     readings = {term: _readings(problem, blankets, term, row) for term in shapes}
     params = _params(problem, posterior, groups, group)
     shares = _shares(problem, blankets, params, flat, row)
@@ -217,14 +217,14 @@ def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Pro
 
 def _readings(problem: Problem, blankets: Blankets, term: str, row: Any) -> dict[str, Reading]:
     found = {}
-    indices = None
+    (scope,) = [scope for scope in blankets.scopes if term in scope.shapes]
     for name in problem.latents:
-        pattern = blankets.prior.get(name, {}).get(term) or blankets.group.get(name, {}).get(term)
-        chosen = [item for item in blankets.look_ups.get(name, []) if item.term == term]
+        pattern = scope.patterns.get(name, {}).get(term)
+        chosen = [item for item in scope.look_ups.get(name, []) if item.term == term]
         if pattern is not None:
             found[name] = Reading(pattern, None)
         elif chosen:
-            indices = blankets.indices(row) if indices is None else indices
+            indices = scope.indices(row)
             found[name] = Reading(None, sum((i.pairs(indices) for i in chosen[1:]), chosen[0].pairs(indices)))
     return found
 
@@ -249,10 +249,10 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
         samples = jnp.arange(_NUM_DRAWS, dtype=jnp.uint32)
         key = seed_key(0)
         beta, _ = draw_values(problem, problem.globals, params, key=key, samples=samples)
-        found = dict(blankets.prior_terms(beta, data, _NUM_DRAWS))
+        found = dict(blankets.prior.at_samples(beta, data, _NUM_DRAWS))
         if problem.num_groups:
             z, _ = draw_values(problem, problem.locals, params, key=fold(key, 0), samples=samples)
-            found |= blankets.group_terms(beta, z, row, _NUM_DRAWS)
+            found |= blankets.of_group.at_samples({**beta, **z}, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 
     sums = eqx.filter_jit(totals, **for_one_run())(params)

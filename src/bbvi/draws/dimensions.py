@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Literal
 
 from bbvi.blankets.blankets import Blankets
-from bbvi.blankets.colouring import first_fit, reads_in_any_group
+from bbvi.blankets.colouring import first_fit, possible_reads
 from bbvi.blankets.jaxpr.inline import retrace
 from bbvi.model.latents import Latent, type_name
 from bbvi.model.problem import Problem
@@ -69,7 +69,7 @@ def _coloured(
         begin = np.cumsum(each * sizes) - each * sizes
         colours = place[columns] * (each @ sizes) + (begin + inside[:, None] * each)[columns, latent[columns]] + word
     else:
-        reads = reads_in_any_group(problem, blankets, latents)
+        reads = possible_reads(problem, latents, blankets.scopes)
         both = sparse.vstack([reads, sparse.eye_array(len(number), dtype=bool)], format="csc")
         colours = first_fit(sparse.csr_array(both[:, columns]))
     found = {}

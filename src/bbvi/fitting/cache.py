@@ -52,8 +52,7 @@ def _signature(analysis: Analysis, data: Any) -> str:
         add(name, name in problem.globals, latent.shape, latent.event, latent.family)
     # the values of a flat model's data decide what is read
     add(*jax.tree.leaves(data))
-    for bucket in analysis.buckets or (analysis.whole,):
-        add(bucket.problem.lengths, bucket.floats_per_draw)
-        for part in bucket.blankets.parts:
-            add(*part.traced())
+    for scope in analysis.scopes:
+        add(scope.problem.lengths, scope.size)
+        add(*scope.traced())
     return digest.hexdigest()

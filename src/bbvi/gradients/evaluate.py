@@ -86,26 +86,26 @@ def evaluate(
 
 def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> LogP:
     """Evaluate the terms at these draws, and sum those in the blanket of each factor of q (Eq. 6)."""
-    problem, blankets = layout.problem, layout.analysis.blankets
+    problem, scope = layout.problem, layout.analysis.blankets.prior
     beta, logs = layout.global_values(u, samples)
 
     def prior_at(beta: Arrays, logs: Arrays) -> Terms:
-        return blankets.prior_terms(beta, data, len(samples), logs)
+        return scope.at_samples(beta, data, len(samples), logs)
 
     prior = materialise(layout.on, prior_at, beta, logs)
-    sums = materialise(layout.on, lambda terms: blankets.sums(blankets.prior, terms), prior)
+    sums = materialise(layout.on, scope.sums, prior)
     rows: dict[str, Any] = {}
     places: Arrays = {}
     shares: Shares | None = None
+    groups = layout.analysis.blankets.group
     if layout.batch is not None:
         here = GroupTerms(layout, beta, logs, samples)
         shares, places, rows = here.sweep(GroupBlocks(layout, u), into)
     for name in problem.globals:
-        of_globals = blankets.log_p(blankets.prior, name, prior, sums)
-        if shares is not None:
+        of_globals = scope.log_p_i(name, prior, sums)
+        if shares is not None and groups is not None:
             # N/B is applied here, once: to the groups' part of a global's log p_i
-            chosen = blankets.log_p_looked_up(name, shares.looked_up[name])
-            of_globals = of_globals + layout.scale * (shares.log_p[name] + chosen)
+            of_globals = of_globals + layout.scale * (shares.log_p[name] + groups.spread(name, shares.looked_up[name]))
         flat = jnp.broadcast_to(of_globals, (*problem.shape(name), len(samples))).reshape(-1, len(samples))
         rows[name] = at_least(flat, len(layout.rows[name].elements))
     return LogP(rows, sum_of_all(sums), 0.0 if shares is None else shares.elbo, places)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bbvi.blankets.analysis import Analysis, Bucket
-from bbvi.blankets.blankets import Blankets, Patterns
+from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
+from bbvi.blankets.scope import Scope
 from bbvi.draws.layout import Layout, model_values, shaped
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
@@ -52,27 +52,24 @@ class EveryValue:
     def __init__(self, analysis: Analysis, data: Any, names: Iterable[str], *, joint: bool):
         self._analysis, self._data = analysis, data
         self.supports = {name: _support(name, analysis.problem.latents[name]) for name in names}
-        self._prior = self._plan(analysis.problem, set(analysis.blankets.prior), analysis.blankets.prior, {})
-        self._of_prior = self._strategy(self._prior, analysis.blankets.prior, {}, joint)
-        self._groups: dict[Problem, Plan] = {}
-        self._of_groups = Strategy(joint, True)
-        if analysis.problem.num_groups:
-            for bucket in analysis.buckets or (analysis.whole,):
-                parts = (bucket.blankets.group, bucket.blankets.look_ups)
-                read = set(parts[0]) | set(parts[1]) | set(analysis.problem.locals)
-                self._groups[bucket.problem] = self._plan(bucket.problem, read, *parts)
-            # the longest groups come last, and decide
-            self._of_groups = self._strategy(self._groups[analysis.problem], *parts, joint)
+        prior, *groups = analysis.scopes
+        self._prior = self._plan(prior)
+        self._of_prior = self._strategy(self._prior, prior, joint)
+        self._groups: dict[Problem, Plan] = {scope.problem: self._plan(scope) for scope in groups}
+        # the longest groups come last, and decide
+        last = groups[-1] if groups else None
+        self._of_groups = self._strategy(self._groups[last.problem], last, joint) if last else Strategy(joint, True)
 
-    def _plan(self, problem: Problem, read: set[str], part: Patterns, look_ups: Mapping[str, Any]) -> Plan:
+    def _plan(self, scope: Scope) -> Plan:
+        read = {*scope.patterns, *scope.look_ups, *(scope.latents if scope.of_groups else ())}
         sizes = {name: len(values) for name, values in self.supports.items() if name in read}
         # those with many values first, so that they share colours
         names = dict(sorted(sizes.items(), key=lambda item: -item[1]))
-        reads = possible_reads(problem, names, part, look_ups)
-        return Plan(by_latent(problem, names, colour(reads)) if names else {}, names)
+        reads = possible_reads(scope.problem, names, [scope])
+        return Plan(by_latent(scope.problem, names, colour(reads)) if names else {}, names)
 
-    def _strategy(self, plan: Plan, part: Patterns, look_ups: Mapping[str, Any], joint: bool) -> Strategy:
-        alone = {*part, *look_ups} <= set(self.supports)
+    def _strategy(self, plan: Plan, scope: Scope, joint: bool) -> Strategy:
+        alone = {*scope.patterns, *scope.look_ups} <= set(self.supports)
         most = _MOST_ALONE if alone else _MOST_TIMES * plan.num_one_by_one
         return Strategy(joint and plan.num_jointly <= most, alone)
 
@@ -125,28 +122,28 @@ class EveryValue:
         return group_blocks.draws[name].shape[: -1 - event]
 
     def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
-        blankets, problem, on = self._analysis.blankets, self._analysis.problem, run_time_true(at.key)
+        scope, problem, on = self._analysis.blankets.prior, self._analysis.problem, run_time_true(at.key)
         now = _first(at) if self._of_prior.exact else at
 
         def terms(moved: Draws, wanted: Any) -> Terms:
             values, logs = model_values(problem.globals, moved, on)
 
             def some(beta: Draws, logs: Draws) -> Terms:
-                made = blankets.prior_terms(beta, self._data, len(now.samples), logs)
+                made = scope.at_samples(beta, self._data, len(now.samples), logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
 
             return materialise(on, some, now.beta | values, now.logs | logs)
 
         def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
-            return {name: _log_p(blankets.prior, problem, name, terms) for name in names}
+            return {name: _none(problem, name) + scope.log_p_i(name, terms) for name in names}
 
-        part = Part(terms, log_p, lambda names: _reading(names, blankets.prior, {}))
+        part = Part(terms, log_p, scope.reading)
         return self._summed(part, self._prior, self._of_prior, at, at.u, tables)
 
-    def _block(self, at: Point, tables: Totals, bucket: Bucket, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
+    def _block(self, at: Point, tables: Totals, scope: Scope, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
         """Evaluate some groups: their part of log p and the sums of globals, and the sums of their locals."""
         groups, rows, _, u = taken
-        problem, blankets, on = self._analysis.problem, bucket.blankets, run_time_true(at.key)
+        problem, on = self._analysis.problem, run_time_true(at.key)
         now = _first(at) if self._of_groups.exact else at
         num = len(now.samples)
         drawn = {
@@ -154,7 +151,7 @@ class EveryValue:
         }
         z, own_logs = _values_of_groups(problem.locals, drawn, on)
         z |= jax.vmap(lambda group: problem.call_site(fold(at.key, group), now.samples, group))(groups)
-        indices = jax.vmap(blankets.indices)(rows)
+        indices = jax.vmap(scope.indices)(rows)
 
         def terms(moved: Draws, wanted: Any) -> Terms:
             shared = {name: x for name, x in moved.items() if name in problem.globals}
@@ -165,7 +162,7 @@ class EveryValue:
 
             def some(beta: Draws, logs: Draws, z: Draws, own_logs: Draws) -> Terms:
                 def one(row: Any, z: Draws, own: Draws) -> Terms:
-                    return blankets.group_terms(beta, z, row, num, {**logs, **own})
+                    return scope.at_samples({**beta, **z}, row, num, {**logs, **own})
 
                 made = jax.vmap(one)(rows, z, own_logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
@@ -176,18 +173,18 @@ class EveryValue:
             found, over_groups = {}, {term: leaf.sum(0) for term, leaf in terms.items()}
             for name in names:
                 if name in problem.globals:
-                    chosen = blankets.log_p_looked_up(name, blankets.looked_up(name, terms, indices))
-                    found[name] = _log_p(blankets.group, problem, name, over_groups) + chosen
+                    chosen = scope.spread(name, scope.looked_up(name, terms, indices))
+                    found[name] = _none(problem, name) + scope.log_p_i(name, over_groups) + chosen
                 else:
-                    found[name] = jax.vmap(lambda t, i, n=name: _local_log_p(blankets, problem, n, t, i))(
+                    found[name] = jax.vmap(lambda t, i, n=name: _none(problem, n) + scope.of_one_group(n, t, i))(
                         terms, indices
                     )
             return found
 
-        part = Part(terms, log_p, lambda names: _reading(names, blankets.group, blankets.look_ups))
+        part = Part(terms, log_p, scope.reading)
         own = {name: leaf for name, leaf in u.items() if name in self.supports}
         all_tables = tables | own if self._of_groups.joint else tables
-        samples, totals = self._summed(part, self._groups[bucket.problem], self._of_groups, at, at.u | own, all_tables)
+        samples, totals = self._summed(part, self._groups[scope.problem], self._of_groups, at, at.u | own, all_tables)
         arrays = {name: leaf for name, leaf in totals.items() if name in problem.locals}
         return (samples, {name: leaf for name, leaf in totals.items() if name not in arrays}), arrays
 
@@ -230,24 +227,9 @@ def _support(name: str, latent: Latent) -> np.ndarray:
     return values
 
 
-def _reading(names: Iterable[str], part: Patterns, look_ups: Mapping[str, Any]) -> list[str]:
-    """Name the arrays of terms that read any of these latents."""
-    found: dict[str, None] = {}
-    for name in names:
-        found |= dict.fromkeys(part.get(name, {}))
-        found |= dict.fromkeys(item.term for item in look_ups.get(name, []))
-    return list(found)
-
-
-def _log_p(part: Patterns, problem: Problem, name: str, terms: Terms) -> Array:
-    none = jnp.zeros((1,) * (len(problem.shape(name)) + 1))
-    return sum((pattern.sum(terms[term]) for term, pattern in part.get(name, {}).items()), none)
-
-
-def _local_log_p(blankets: Blankets, problem: Problem, name: str, terms: Terms, indices: list[Array]) -> Array:
-    one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
-    chosen = blankets.log_p_looked_up(name, blankets.looked_up(name, *one))
-    return _log_p(blankets.group, problem, name, terms) + chosen
+def _none(problem: Problem, name: str) -> Array:
+    """Make zeros with as many axes as log p_i of a latent has."""
+    return jnp.zeros((1,) * (len(problem.shape(name)) + 1))
 
 
 def _as_rows(totals: Float[Array, "*places values"], like: Float[Array, "rows values"]) -> Float[Array, "rows values"]:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.blankets.analysis import Bucket
-from bbvi.blankets.blankets import Blankets, Sums
+from bbvi.blankets.scope import Scope, Sums
 from bbvi.draws.layout import Layout, model_values
 from bbvi.draws.rows import at_least
 from bbvi.model.groups import cut_rows
@@ -32,7 +31,7 @@ class Shares(NamedTuple):
 class GroupBlocks:
     """The draws of a batch's locals, of which blocks of groups are evaluated one after the other.
 
-    A block is a function `(bucket, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
+    A block is a function `(scope, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
     have groups first, and stand like the draws.
     """
 
@@ -53,30 +52,30 @@ class GroupBlocks:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""
         if self.batch.counts is None:
             num = len(self.batch.groups)
-            size = _block_size(self.analysis.whole, num, num_samples)
-            return self._loop(block, self.analysis.whole, 0, num // size, size, out)
+            size = _block_size(self.analysis.floats_per_draw, num, num_samples)
+            return self._loop(block, self.analysis.blankets.of_group, 0, num // size, size, out)
         first, sums = jnp.int32(0), None
-        for number, bucket in enumerate(self.analysis.buckets):
-            more, out = self._loop(block, bucket, first, self.batch.counts[number], 1, out)
+        for number, scope in enumerate(self.analysis.buckets):
+            more, out = self._loop(block, scope, first, self.batch.counts[number], 1, out)
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
             first = first + self.batch.counts[number]
         return sums, out
 
     def _loop(
-        self, block: Callable[..., tuple[Any, Any]], bucket: Bucket, first: Any, num_blocks: Any, size: int, out: Any
+        self, block: Callable[..., tuple[Any, Any]], scope: Scope, first: Any, num_blocks: Any, size: int, out: Any
     ) -> tuple[Any, Any]:
         """Evaluate the groups of one bucket, from the position `first` on, in blocks."""
         if isinstance(num_blocks, int) and num_blocks == 1:
-            return block(bucket, self._take(bucket, 0, size))
+            return block(scope, self._take(scope, 0, size))
 
         def one(number: Array, out: Any) -> tuple[Any, Any]:
             at = first + number * size
-            shares, arrays = block(bucket, self._take(bucket, at, size))
+            shares, arrays = block(scope, self._take(scope, at, size))
             return shares, self._put(out, arrays, at)
 
         return accumulate(one, num_blocks, out)
 
-    def _take(self, bucket: Bucket, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
+    def _take(self, scope: Scope, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
         """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
         part = jax.tree.map(
             lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size),
@@ -84,10 +83,10 @@ class GroupBlocks:
         )
         groups, rows, own = part
         if self.batch.counts is not None:
-            rows = cut_rows(rows, self.analysis.axes, bucket.problem.lengths)
+            rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}
         for name in self.problem.locals:
-            packing, shape = self.layout.packing(name), bucket.problem.shape(name)
+            packing, shape = self.layout.packing(name), scope.problem.shape(name)
             if packing is None:
                 u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
                 for axis, length in enumerate(shape, start=1):
@@ -128,50 +127,43 @@ class GroupTerms:
             rows[name] = at_least(flat, need)[:need]
         return shares, out, rows
 
-    def _block(self, bucket: Bucket, taken: Any) -> tuple[Shares, dict[str, Array]]:
+    def _block(self, scope: Scope, taken: Any) -> tuple[Shares, dict[str, Array]]:
         """Evaluate some groups; arrays have groups first."""
         groups, rows, _, u = taken
-        patterns, num = bucket.blankets, len(self.samples)
+        num = len(self.samples)
 
         def one(group, row, u):
             z, logs = model_values(self.problem.locals, u, self.on)
             z |= self.problem.call_site(fold(self.key, group), self.samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
-                return patterns.group_terms(beta, z, row, num, logs)
+                return scope.at_samples({**beta, **z}, row, num, logs)
 
             terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
-            return terms, materialise(self.on, lambda t: patterns.sums(patterns.group, t), terms)
+            return terms, materialise(self.on, scope.sums, terms)
 
         terms, sums = jax.vmap(one)(groups, rows, u)
-        indices = jax.vmap(patterns.indices)(rows)
+        indices = jax.vmap(scope.indices)(rows)
 
         def weigh(terms: Terms, sums: Sums) -> dict[str, Array]:
             out = {}
             for name in self.problem.locals:
-                found = jax.vmap(lambda *a, n=name: _local_log_p(patterns, n, *a))(terms, sums, indices)
-                out[name] = jnp.broadcast_to(found, (len(groups), *bucket.problem.shape(name), num))
+                found = jax.vmap(lambda t, s, i, n=name: scope.of_one_group(n, t, i, s))(terms, sums, indices)
+                out[name] = jnp.broadcast_to(found, (len(groups), *scope.problem.shape(name), num))
             return out
 
         log_p = materialise(self.on, weigh, terms, sums)
-        looked_up = {name: patterns.looked_up(name, terms, indices) for name in self.problem.globals}
+        looked_up = {name: scope.looked_up(name, terms, indices) for name in self.problem.globals}
         elbo = sum_of_all(jax.tree.map(lambda leaf: leaf.sum(0), sums))
         terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
-        of_globals = {name: patterns.log_p(patterns.group, name, terms, sums) for name in self.problem.globals}
+        of_globals = {name: scope.log_p_i(name, terms, sums) for name in self.problem.globals}
         return Shares(of_globals, looked_up, elbo), log_p
 
 
-def _block_size(bucket: Bucket, num: int, num_samples: int) -> int:
+def _block_size(floats_per_draw: int, num: int, num_samples: int) -> int:
     """Choose how many groups are evaluated at once, a divisor of their number."""
-    most = max(1, _FLOATS_PER_BLOCK // max(1, bucket.floats_per_draw * num_samples))
+    most = max(1, _FLOATS_PER_BLOCK // max(1, floats_per_draw * num_samples))
     return max(d for d in range(1, num + 1) if num % d == 0 and d <= most)
-
-
-def _local_log_p(blankets: Blankets, latent: str, terms: Terms, sums: Sums, indices: list[Array]) -> Array | float:
-    """Sum log p_i of one group's locals."""
-    one = jax.tree.map(lambda leaf: leaf[None], (terms, indices))
-    chosen = blankets.log_p_looked_up(latent, blankets.looked_up(latent, *one))
-    return blankets.log_p(blankets.group, latent, terms, sums) + chosen
 
 
 def sum_of_all(sums: Sums) -> Any:

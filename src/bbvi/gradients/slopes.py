@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.blankets.analysis import Analysis, Bucket
-from bbvi.blankets.blankets import Blankets
+from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.jaxpr.jumps import Jump, find_jump
-from bbvi.blankets.trace import AtSamples, Trace
+from bbvi.blankets.scope import Scope
+from bbvi.blankets.trace import AtSamples
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import shaped
@@ -28,9 +28,10 @@ _INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
 class Smooth:
     """A traced part of log p. `smooth(latents, logs, constant, num)` is its total, for samples on the last axis."""
 
-    def __init__(self, trace: Trace, *, fast_lgamma: bool):
-        self._trace = trace
-        self._terms = AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=fast_lgamma, derivatives=True)
+    def __init__(self, scope: Scope):
+        trace = self._trace = scope.trace
+        fast = scope.function.fast_lgamma
+        self._terms = AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=fast, derivatives=True)
 
     def jump(self, moved: Collection[str]) -> Jump | None:
         """Where the function jumps in one of these latents, if it does."""
@@ -41,11 +42,6 @@ class Smooth:
     def __call__(self, latents: Draws, logs: Draws, constant: Any, num: int) -> Float[Array, " samples"]:
         """The sum of all terms for `num` samples on the last axis; `logs` are known logarithms."""
         return jnp.zeros(num) + total(self._terms(latents, logs, constant, num))
-
-
-def _parts(blankets: Blankets) -> list[Smooth]:
-    """The part of log p that no group owns and, if there are groups, that of one group."""
-    return [Smooth(part.trace, fast_lgamma=blankets.fast_lgamma) for part in blankets.parts]
 
 
 class Slopes:
@@ -60,9 +56,9 @@ class Slopes:
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
         self._problem, self._data, self._moved = problem, data, frozenset(moved)
-        self._prior = _parts(analysis.blankets)[0]
-        buckets = () if batch is None else (analysis.whole,) if batch.counts is None else analysis.buckets
-        self._groups: dict[Problem, Smooth] = {bucket.problem: _parts(bucket.blankets)[1] for bucket in buckets}
+        scopes = analysis.scopes if batch is not None else ()
+        self._prior = Smooth(analysis.blankets.prior)
+        self._groups: dict[Problem, Smooth] = {scope.problem: Smooth(scope) for scope in scopes[1:]}
         for smooth in (self._prior, *self._groups.values()):
             jump = smooth.jump(self._moved)
             if jump is not None:
@@ -84,10 +80,9 @@ class Slopes:
         slopes, groups = back(ones), jnp.zeros(num)
         found: Draws = {}
         if group_blocks is not None:
-            scale = problem.num_groups / len(group_blocks.batch.groups)
             out = {n: jnp.zeros_like(leaf) for n, leaf in group_blocks.draws.items() if n in self._moved}
             (groups, more), found = group_blocks.sweep(lambda *a: self._block((beta, logs), held, num, *a), num, out)
-            slopes = jax.tree.map(lambda one, other: one + scale * other, slopes, more)
+            slopes = jax.tree.map(lambda one, other: one + group_blocks.layout.scale * other, slopes, more)
         return prior, groups, {n: _as_rows(leaf, u[n]) for n, leaf in (found | to_draws(slopes)[0]).items()}
 
     def _parted(self, latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
@@ -96,11 +91,11 @@ class Slopes:
         return moving, {name: u[name] for name in latents if name not in self._moved}
 
     def _block(
-        self, globals_: tuple[Draws, Draws], held: tuple[Draws, Draws], num: int, bucket: Bucket, taken: Any
+        self, globals_: tuple[Draws, Draws], held: tuple[Draws, Draws], num: int, scope: Scope, taken: Any
     ) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken
-        smooth, latents = self._groups[bucket.problem], self._problem.locals
+        smooth, latents = self._groups[scope.problem], self._problem.locals
         moving, still = self._parted(latents, u)
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
@@ -152,7 +147,7 @@ def _no_path(latent: Latent) -> str:
 
 def smooth_latents(analysis: Analysis) -> frozenset[str]:
     """The latents whose pathwise gradient is right: smooth draws, and a log joint that does not jump in them."""
-    problem, functions = analysis.problem, _parts(analysis.blankets)
+    problem, functions = analysis.problem, list(map(Smooth, analysis.blankets.scopes))
     if problem.opaque:
         return frozenset()
     return frozenset(

@@ -30,7 +30,7 @@ def all_lanes(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> l
     if isinstance(groups, Cohort) and analysis.buckets:
         of_group = np.asarray(groups.bucket)
         members = [np.flatnonzero(of_group == b) for b in range(len(analysis.buckets))]
-    for numbers, bucket in zip(members, analysis.buckets or (analysis.whole,), strict=True):
+    for numbers, bucket in zip(members, analysis.scopes[1:], strict=True):
         some = jax.tree.map(lambda leaf, n=numbers: leaf[n], rows)
         if analysis.buckets:
             some = cut_rows(some, analysis.axes, bucket.problem.lengths)

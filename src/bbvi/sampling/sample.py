@@ -12,7 +12,7 @@ from jaxtyping import Array
 from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
-from bbvi.blankets.scope import Arrays, Lanes, scopes
+from bbvi.blankets.scope import Arrays, Lanes
 from bbvi.draws.draws import draw_values
 from bbvi.fitting.terminal import progress_bar
 from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
@@ -189,18 +189,19 @@ def _prepare(
 
 
 def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:
-    problem, found = analysis.problem, scopes(analysis)
+    problem, group = analysis.problem, analysis.blankets.group
     colours: list[Any] = [{}]
     if move_globals:
-        rows = None if groups is None or not analysis.blankets.look_ups else groups.take(np.arange(len(groups)))
+        rows = (
+            groups.take(np.arange(len(groups))) if groups is not None and group is not None and group.look_ups else None
+        )
         reads = global_reads(problem, analysis.blankets, rows)
         colours = [by_latent(problem, problem.globals, colour(reads))]
     if problem.num_groups:
-        longest = by_latent(problem, problem.locals, colour(local_reads(problem, analysis.blankets)))
-        buckets = analysis.buckets or (analysis.whole,)
-        colours += [cut(longest, bucket.problem, bucket.blankets) if longest else {} for bucket in buckets]
+        longest = by_latent(problem, problem.locals, colour(local_reads(analysis.blankets.of_group)))
+        colours += [cut(longest, scope) if longest else {} for scope in analysis.scopes[1:]]
     proposals = {name: proposal(latent) for name, latent in problem.latents.items()}
-    return Scene(found, proposals, colours, [moves(c) for c in colours], move_globals)
+    return Scene(analysis.scopes, proposals, colours, [moves(c) for c in colours], move_globals)
 
 
 def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:

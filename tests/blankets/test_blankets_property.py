@@ -1,8 +1,8 @@
 """Section 3.1: the blankets of random programs, against what moves when one latent moves.
 
 A program is a few random operations on latents (floats, a scalar, integers) and what is known, summed in a random way.
-Claims: a factor is never found to read less than it does; without an operation that is taken as a whole (a sort, a
-`while_loop`, a solve) it is found to read exactly what it does in at least 90 % of the programs; and the factors
+Claims: a term is never found to read less than it does; without an operation that is taken as a whole (a sort, a
+`while_loop`, a solve) it is found to read exactly what it does in at least 90 % of the programs; and the terms
 add up to the function.
 
 200 programs run by default, always the same ones. The long run has 2,000, or as many as `BBVI_PROGRAMS` says:
@@ -487,8 +487,8 @@ def sample(program, generator):
 
 
 class Outcome(NamedTuple):
-    less: bool  # some factor moves with what it is not found to read
-    more: bool  # some factor is found to read what does not move it
+    less: bool  # some term moves with what it is not found to read
+    more: bool  # some term is found to read what does not move it
     wrong_total: bool
     whole: bool  # the program holds an operation that is taken as a whole
 
@@ -496,12 +496,12 @@ class Outcome(NamedTuple):
 def compare(program: Program) -> Outcome:
     structure = find(bbvi.Model(program, **program.latents), program.data)
     generator = np.random.default_rng(0)
-    moved, factors, whole = by_perturbation(structure, sample(program, generator), sample(program, generator))
+    moved, terms, whole = by_perturbation(structure, sample(program, generator), sample(program, generator))
     # at the larger scales the sine of a large power is all rounding
     calm = np.arange(len(whole)) < len(whole) // 2
-    finite = calm & np.isfinite(whole) & np.isfinite(factors).all(1)
-    size = 1 + np.abs(factors[finite]).sum(1)
-    gap = np.abs(factors[finite].astype(np.float64).sum(1) - whole[finite]) / size
+    finite = calm & np.isfinite(whole) & np.isfinite(terms).all(1)
+    size = 1 + np.abs(terms[finite]).sum(1)
+    gap = np.abs(terms[finite].astype(np.float64).sum(1) - whole[finite]) / size
     return Outcome(
         less=bool((moved & ~structure.matrix).any()),
         more=bool((structure.matrix & ~moved).any()),

@@ -1,7 +1,7 @@
 """Section 3.1: the blankets of log joints as people write them, against blankets written down by hand.
 
-The truth of a case is its factors, each by the latents that it contains, found by reading the density, not by running
-the library. A factor that contains no more than another does not matter here: only the largest are compared.
+The truth of a case is its terms, each by the latents that it contains, found by reading the density, not by running
+the library. A term that contains no more than another does not matter here: only the largest are compared.
 """
 
 import functools
@@ -27,7 +27,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 
 
 class Found(NamedTuple):
-    """What the library found: which factor element reads which latent element (a factor of q), and their values."""
+    """What the library found: which term element reads which latent element (a factor of q), and their values."""
 
     latents: dict[str, bbvi.model.latents.Latent]
     elements: list[tuple[str, tuple[int, ...]]]
@@ -35,7 +35,7 @@ class Found(NamedTuple):
     evaluate: Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
     def sets(self) -> list[frozenset]:
-        """The latent elements that each factor element reads; without those that read none."""
+        """The latent elements that each term element reads; without those that read none."""
         return [frozenset(self.elements[j] for j in np.flatnonzero(row)) for row in self.matrix if row.any()]
 
 
@@ -46,14 +46,14 @@ def find(model, data) -> Found:
     elements = [(name, index) for name in problem.latents for index in np.ndindex(problem.shape(name))]
 
     def at_point(z):
-        factors = blankets.prior.at_samples({name: value[..., None] for name, value in z.items()}, data, 1)
+        terms = blankets.prior.at_samples({name: value[..., None] for name, value in z.items()}, data, 1)
         whole = sum(jnp.sum(term) for term in problem.prior_terms(z, data).values())
-        return [factors[name].ravel() for name in sorted(factors)], whole
+        return [terms[name].ravel() for name in sorted(terms)], whole
 
     def evaluate(points):
         # one point after the other, so that what is not moved stays the same to the last bit
-        factors, whole = jax.jit(lambda points: lax.map(at_point, points), compiler_options=QUICK)(points)
-        return np.concatenate([np.asarray(f) for f in factors], axis=1), np.asarray(whole)
+        terms, whole = jax.jit(lambda points: lax.map(at_point, points), compiler_options=QUICK)(points)
+        return np.concatenate([np.asarray(f) for f in terms], axis=1), np.asarray(whole)
 
     some = {name: latent.some_values({}, 1, np.random.default_rng(0)) for name, latent in problem.latents.items()}
     dummy = {name: jnp.moveaxis(value, 0, -1) for name, value in some.items()}
@@ -78,16 +78,16 @@ def found(model, data) -> list[frozenset]:
 
 
 def by_perturbation(structure: Found, points, others):
-    """Which factor elements move when one latent element is replaced by its value in `others`; also the values."""
+    """Which term elements move when one latent element is replaced by its value in `others`; also the values."""
     num, width = len(next(iter(points.values()))), len(structure.elements) + 1
     batch = {name: np.repeat(np.asarray(value)[:, None], width, axis=1) for name, value in points.items()}
     for column, (name, index) in enumerate(structure.elements, start=1):
         batch[name][(slice(None), column, *index)] = np.asarray(others[name])[(slice(None), *index)]
     flat = {name: jnp.asarray(value.reshape(num * width, *value.shape[2:])) for name, value in batch.items()}
-    factors, whole = structure.evaluate(flat)
-    cube = factors.reshape(num, width, -1)
+    terms, whole = structure.evaluate(flat)
+    cube = terms.reshape(num, width, -1)
     same = (cube[:, 1:] == cube[:, :1]) | (np.isnan(cube[:, 1:]) & np.isnan(cube[:, :1]))
-    return ~same.all(0).T, factors, whole
+    return ~same.all(0).T, terms, whole
 
 
 def maximal(sets) -> set[frozenset]:
@@ -117,7 +117,7 @@ CASES: dict[str, Case] = {}
 
 
 def case(true, data=None, *, exact=True, **latents):
-    """Enter a log joint into the table; where not `exact`, the library may find that a factor reads more."""
+    """Enter a log joint into the table; where not `exact`, the library may find that a term reads more."""
 
     def register(log_joint):
         CASES[log_joint.__name__] = Case(bbvi.Model(log_joint, **latents), data, true, exact)
@@ -543,7 +543,7 @@ def own_entry_of_each_row_by_take_along_axis(z, data):
     {"y": Y5}, mu=real(3), b=real(5), c=categorical(3, 5),
 )  # fmt: skip
 def own_entry_of_each_row_by_one_hot(z, data):
-    # entry k of row n is a factor by itself: c_n says whether it counts
+    # entry k of row n is a term by itself: c_n says whether it counts
     table = Normal(z["b"][:, None] + z["mu"], 1).log_prob(data["y"][:, None])
     return (jax.nn.one_hot(z["c"], 3) * table).sum()
 
@@ -651,7 +651,7 @@ def distributed_and_divided_twice(z, _):
 
 
 @case([{e.x(0), e.x(1), e.x(2), e.x(3)}], x=real(4))
-def student_whose_norm_is_one_factor(z, _):
+def student_whose_norm_is_one_term(z, _):
     return -3.0 * jnp.log1p(jnp.sum(z["x"] ** 2))
 
 
@@ -963,19 +963,19 @@ def test_blankets_are_those_written_down(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_factor_moves_with_a_latent_that_it_does_not_read(name):
+def test_no_term_moves_with_a_latent_that_it_does_not_read(name):
     unread = moved_in(name)[0] & ~found_in(name).matrix
     assert not [found_in(name).elements[j] for j in np.flatnonzero(unread.any(0))]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].exact])
-def test_each_factor_moves_with_each_latent_that_it_reads(name):
+def test_each_term_moves_with_each_latent_that_it_reads(name):
     still = found_in(name).matrix & ~moved_in(name)[0]
     assert not [found_in(name).elements[j] for j in np.flatnonzero(still.any(0))]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_factors_add_up_to_the_log_joint(name):
-    _, factors, whole = moved_in(name)
-    size = 1 + np.abs(factors).sum(1)
-    np.testing.assert_allclose(factors.astype(np.float64).sum(1) / size, whole / size, atol=1e-5)
+def test_terms_add_up_to_the_log_joint(name):
+    _, terms, whole = moved_in(name)
+    size = 1 + np.abs(terms).sum(1)
+    np.testing.assert_allclose(terms.astype(np.float64).sum(1) / size, whole / size, atol=1e-5)

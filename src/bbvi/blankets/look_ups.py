@@ -25,10 +25,10 @@ from bbvi.blankets.trace import is_array
 class Indices:
     """`indices(row)`: for each look-up, which elements of its operand this group's data choose; -1 for none."""
 
-    def __init__(self, closed: ClosedJaxpr, look_ups: Sequence[LookUp], latents: Any):
+    def __init__(self, closed: ClosedJaxpr, look_ups: Sequence[LookUp], num_latents: int):
         self._closed, self._look_ups = closed, look_ups
         self._atoms = [atom for look_up in look_ups for atom in look_up.eqn.invars[1:]]
-        self._num_latents = len(jax.tree.leaves(latents))
+        self._num_latents = num_latents
 
     def __call__(self, row: Any) -> list[Array]:
         if not self._look_ups:

@@ -174,11 +174,10 @@ class Scope(NamedTuple):
 
 def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool, fast_lgamma: bool) -> Scope:
     """Split a part of log p into terms, and find which latent elements each term element reads."""
-    latents, known = trace.latents, not of_groups
-    arrays, static = eqx.partition(constant, is_array)
+    known, arrays = not of_groups, eqx.filter(constant, is_array)
     terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
-    found = reads(lambda given, a: terms(*given, eqx.combine(a, static)), latents, arrays, known=known)
-    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(latents))
+    found = reads(lambda given, a: terms(*given, a), trace.latents, arrays, known=known)
+    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(trace.latents))
     width += sum(look_up.size for look_up in found.look_ups)
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
     lost = list(found.lost)
@@ -191,7 +190,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
         crowded = output is not None and output.ids.shape != shape
         pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
         offset = 0
-        for leaf, name in enumerate(name for part in latents for name in sorted(part)):
+        for leaf, name in enumerate(trace.names):
             if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
                 offset += CALL_SITE_WORDS
                 continue
@@ -210,7 +209,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
     function = AtSamples(found.closed, trace.names, list(shapes), fast_lgamma=fast_lgamma)
     shapes = {name: shapes[name] for name in terms.names}
-    indices = Indices(found.closed, found.look_ups, latents)
+    indices = Indices(found.closed, found.look_ups, len(trace.names))
     return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost)
 
 

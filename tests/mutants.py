@@ -56,8 +56,8 @@ MUTANTS = {
     ),
     "padding counted in the score": Mutant(
         "draws/rows.py",
-        "return jnp.where(real.reshape(*real.shape, *[1] * (found.ndim - real.ndim)), found, 0)",
-        "return found",
+        "return zero_padding(real, places[jnp.minimum(at, len(places) - 1)])",
+        "return places[jnp.minimum(at, len(places) - 1)]",
         "unbiased_by_enumeration or padding",
     ),
     "padding counted in log q": Mutant(

@@ -69,11 +69,9 @@ class Staged:
 
     @property
     def stages(self) -> list[Callable[..., Any]]:
-        steps: list[Callable[..., Any]] = [
-            self._stage([eqn.invars[0]], number) for number, eqn in enumerate(self._marks)
-        ]
-        last = self._stage(self._closed.jaxpr.outvars, len(self._marks))
-        return [*[lambda *a, s=step: s(*a)[0] for step in steps], lambda *a: jax.tree.unflatten(self._tree, last(*a))]
+        ends = [(eqn.invars, jax.tree.structure(0)) for eqn in self._marks]
+        ends.append((self._closed.jaxpr.outvars, self._tree))
+        return [functools.partial(self._stage, number, *end) for number, end in enumerate(ends)]
 
     def again(self, params: Any, values: Sequence[Array], *draw: Any) -> Any:
         """Compute the result again from the values of all stages but the last, differentiably in the parameters."""
@@ -92,19 +90,19 @@ class Staged:
         """The trace, in which functions with a custom derivative are not inlined."""
         return retrace(self._traced, {}, _with_own_derivative)
 
-    def _stage(self, outputs: Sequence[Any], number: int) -> Callable[..., list[Array]]:
-        def stage(params: Any, before: Array, earlier: Sequence[Array], *draw: Any) -> list[Array]:
-            given: dict[Any, Array] = {}
-            offset = 0
-            for variable in self._kept:
-                size = int(np.prod(variable.aval.shape))
-                given[variable] = before[offset : offset + size].reshape(variable.aval.shape)
-                offset += size
-            given |= _at_marks(zip(self._marks[:number], earlier, strict=True))
-            inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
-            return run(self._closed, inputs, outputs, given=given)
-
-        return stage
+    def _stage(
+        self, number: int, outputs: Sequence[Any], tree: Any, params: Any, before: Array, earlier: Any, *draw: Any
+    ) -> Any:
+        """Compute these outputs from what is kept and the values of the earlier stages, whose number this is."""
+        given: dict[Any, Array] = {}
+        offset = 0
+        for variable in self._kept:
+            size = int(np.prod(variable.aval.shape))
+            given[variable] = before[offset : offset + size].reshape(variable.aval.shape)
+            offset += size
+        given |= _at_marks(zip(self._marks[:number], earlier, strict=True))
+        inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
+        return jax.tree.unflatten(tree, run(self._closed, inputs, outputs, given=given))
 
 
 def _with_own_derivative(eqn: Any, values: list[Any], source: Any) -> list[Any] | None:

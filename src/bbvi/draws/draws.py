@@ -145,29 +145,24 @@ def draw_latent(
     def one(p, element, sample):
         return draws.sample(name, latent.family, p, Address(key, number, element, sample))
 
-    many = jax.vmap(one, in_axes=(None, None, 0), out_axes=-1)
-    for _ in latent.shape:
-        many = jax.vmap(many, in_axes=(0, 0, None))
-    return many(params, elements, samples)
+    return _over_factors(latent, one, (None, None, 0), (0, 0, None))(params, elements, samples)
 
 
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
     """Turn coordinates into the z that the model sees."""
-    many = jax.vmap(latent.family.value, in_axes=-1, out_axes=-1)
-    for _ in latent.shape:
-        many = jax.vmap(many)
-    return many(coordinates)
+    return _over_factors(latent, latent.family.value, -1, 0)(coordinates)
 
 
 def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:
     """Evaluate log q_i for every factor and sample."""
-    return _over_factors(latent, latent.family.log_prob)(params, coordinates)
+    return _over_factors(latent, latent.family.log_prob, (None, -1), 0)(params, coordinates)
 
 
-def _over_factors(latent: Latent, function):
-    many = jax.vmap(function, in_axes=(None, -1), out_axes=-1)
+def _over_factors(latent: Latent, function: Callable[..., Any], samples: Any, factors: Any) -> Callable[..., Any]:
+    """Apply a function of one factor and one sample to all of them; given are the arguments' axes of each."""
+    many = jax.vmap(function, in_axes=samples, out_axes=-1)
     for _ in latent.shape:
-        many = jax.vmap(many)
+        many = jax.vmap(many, in_axes=factors)
     return many
 
 

@@ -12,7 +12,19 @@ from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer
 from bbvi.draws.draws import latent_values
-from bbvi.draws.rows import Packing, Rows, global_rows, is_packed, local_rows, over_rows, pack, tile_size, unpack
+from bbvi.draws.rows import (
+    Packing,
+    Rows,
+    global_rows,
+    in_shape,
+    is_packed,
+    local_rows,
+    over_rows,
+    pack,
+    tile_size,
+    unpack,
+    zero_padding,
+)
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
@@ -63,8 +75,7 @@ class Layout(NamedTuple):
 
     def packing(self, name: str) -> Packing | None:
         """How a latent's groups are packed, if they are."""
-        latent = self.problem.latents[name]
-        return self.packings.get(str(latent.shape[0])) if is_packed(latent) else None
+        return self.packings.get(name)
 
     def buffers(self, num_samples: int) -> Buffers:
         """Make the memory that chunks of this many samples hand on."""
@@ -117,15 +128,17 @@ class Layout(NamedTuple):
         """Turn rows into the shapes of lambda, of the globals and of the batch's groups."""
         found: dict[str, Lambda] = {"globals": {}, "rows": {}}
         for name, flat in rows.items():
-            shape = self.problem.shape(name)
-            if name in self.problem.globals:
-                found["globals"][name] = {p: shaped(self.problem, name, leaf) for p, leaf in flat.items()}
-            else:
-                assert self.batch is not None
-                packing, latent = self.packing(name), self.problem.locals[name]
-                real = None if packing is None else self.batch.real(latent, self.problem.lengths)
-                found["rows"][name] = unpack(flat, len(self.batch.groups), shape, packing, real)
+            part = "globals" if name in self.problem.globals else "rows"
+            found[part][name] = {p: self._shaped(name, leaf) for p, leaf in flat.items()}
         return found
+
+    def _shaped(self, name: str, flat: Array) -> Array:
+        shape, packing = self.problem.shape(name), self.packing(name)
+        if self.batch is None or name in self.problem.globals:
+            return in_shape(flat, shape)
+        if packing is None:
+            return in_shape(flat, (len(self.batch.groups), *shape))
+        return unpack(flat, shape, packing, self.batch.real(self.problem.locals[name], self.problem.lengths))
 
 
 def lay_out(
@@ -137,16 +150,15 @@ def lay_out(
     rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
     packings: dict[str, Packing] = {}
     if batch is not None:
-        for name, latent in problem.locals.items():
-            axis = latent.shape[0] if batch.counts is not None and is_packed(latent) else None
-            if isinstance(axis, str) and axis not in packings:
-                packings[axis] = pack(batch.lengths[axis], problem.lengths[axis])
-            packing = packings.get(axis) if isinstance(axis, str) else None
+        if batch.counts is not None:
+            by_axis = {axis: pack(own, problem.lengths[axis]) for axis, own in batch.lengths.items()}
+            packings = {n: by_axis[latent.ragged_axes[0]] for n, latent in problem.locals.items() if is_packed(latent)}
+        for name in problem.locals:
+            packing = packings.get(name)
             rows[name] = local_rows(latents[name], name, batch, key, problem.lengths, packing, num_samples)
     tiles = {}
     for name, of_latent in rows.items():
-        packed = name in problem.locals and bool(packings) and is_packed(problem.latents[name])
-        inner = int(np.prod(problem.shape(name)[1:])) if packed else None
+        inner = int(np.prod(problem.shape(name)[1:])) if name in packings else None
         tiles[name] = tile_size(len(of_latent.elements), num_samples, inner)
     return Layout(analysis, batch, key, on, latents, rows, tiles, packings)
 
@@ -160,10 +172,4 @@ def model_values(latents: Mapping[str, Latent], u: Arrays, on: Array) -> tuple[A
 
 def shaped(problem: Problem, name: str, u: Array) -> Array:
     """Give a global's rows the shape of its factors."""
-    shape = problem.shape(name)
-    return u[: int(np.prod(shape))].reshape(*shape, *u.shape[1:])
-
-
-def zero_padding(keep: Array | None, leaf: Array) -> Array:
-    """Put zeros where nothing is kept; `keep` has the first axes of the array."""
-    return leaf if keep is None else jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
+    return in_shape(u, problem.shape(name))

@@ -81,19 +81,18 @@ def local_rows(
     latent, params = drawer.latent, batch.params[name]
     elements = jnp.asarray(latent.elements(dict(lengths)))
     keys = jax.vmap(lambda group: fold(fold(key, group), name))(batch.groups)
-    if packing is not None:
-        inner = int(np.prod(elements.shape[1:]))
-        flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
-        slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
-        number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
-        rows = Rows(flat, keys[slots], batch.groups[slots], number, real, used)
-        _, prepared = over_rows(lambda part: ((), drawer.prepare(part.prepared)), rows, _PLACES * inner)
-        return rows._replace(prepared=prepared)
-    slots = jnp.repeat(jnp.arange(len(batch.groups)), int(np.prod(elements.shape)))
-    number = jnp.tile(elements.reshape(-1), len(batch.groups))
-    everywhere = batch.real(latent, lengths).reshape(-1) if latent.ragged_axes else None
-    rows = Rows(_flat(latent, params), keys[slots], batch.groups[slots], number, everywhere, None)
-    return _filled(rows, drawer, num_samples)
+    if packing is None:
+        slots = jnp.repeat(jnp.arange(len(batch.groups)), elements.size)
+        number = jnp.tile(elements.reshape(-1), len(batch.groups))
+        everywhere = batch.real(latent, lengths).reshape(-1) if latent.ragged_axes else None
+        rows = Rows(_flat(latent, params), keys[slots], batch.groups[slots], number, everywhere, None)
+        return _filled(rows, drawer, num_samples)
+    inner = int(np.prod(elements.shape[1:]))
+    flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
+    slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
+    number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
+    rows = Rows(flat, keys[slots], batch.groups[slots], number, real, used)
+    return rows._replace(prepared=over_rows(lambda r: ((), drawer.prepare(r.prepared)), rows, _PLACES * inner)[1])
 
 
 def _flat(latent: Latent, params: Params) -> Params:
@@ -114,18 +113,21 @@ def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
     return rows._replace(prepared=drawer.prepare(rows.prepared))
 
 
-def unpack(flat: Any, batch: int, shape: tuple[int, ...], packing: Packing | None, real: Array | None) -> Any:
-    """Turn rows back into arrays with groups first, zero where packed ones have padding."""
+def in_shape(flat: Array, shape: tuple[int, ...]) -> Array:
+    """Give rows the shape of their factors, and leave those out that fill up a tile."""
+    return flat[: int(np.prod(shape))].reshape(*shape, *flat.shape[1:])
 
-    def one(leaf: Array) -> Array:
-        if packing is None or real is None:
-            return leaf[: batch * int(np.prod(shape))].reshape(batch, *shape, *leaf.shape[1:])
-        places = leaf.reshape(-1, *shape[1:], *leaf.shape[1:])
-        at = packing.first[:, None] + jnp.arange(shape[0])
-        found = places[jnp.minimum(at, len(places) - 1)]
-        return jnp.where(real.reshape(*real.shape, *[1] * (found.ndim - real.ndim)), found, 0)
 
-    return jax.tree.map(one, flat)
+def unpack(flat: Array, shape: tuple[int, ...], packing: Packing, real: Array) -> Array:
+    """Turn packed rows back into an array with groups first, zero where it has padding."""
+    places = flat.reshape(-1, *shape[1:], *flat.shape[1:])
+    at = packing.first[:, None] + jnp.arange(shape[0])
+    return zero_padding(real, places[jnp.minimum(at, len(places) - 1)])
+
+
+def zero_padding(keep: Array | None, leaf: Array) -> Array:
+    """Put zeros where nothing is kept; `keep` has the first axes of the array."""
+    return leaf if keep is None else jnp.where(keep.reshape(keep.shape + (1,) * (leaf.ndim - keep.ndim)), leaf, 0)
 
 
 def tile_size(num: int, num_samples: int, inner: int | None = None) -> int:
@@ -135,10 +137,8 @@ def tile_size(num: int, num_samples: int, inner: int | None = None) -> int:
         return num
     if inner is None:
         return tile
-    places = 1
-    while 2 * places * inner <= tile and places < _PLACES:
-        places *= 2
-    return places * inner
+    most = max(1, min(_PLACES, tile // inner))
+    return inner << (most.bit_length() - 1)  # a power of two of places
 
 
 def over_rows(

@@ -4,12 +4,10 @@ import hashlib
 import itertools
 import pickle
 import traceback
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -24,19 +22,19 @@ class OpaqueError(RuntimeError):
 
 
 class Segment(NamedTuple):
-    """Calls that share a row: latents and seeds have the calls on the first axis, or length 1 if they do not vary."""
+    """Calls that share a row; other arrays have the calls on the first axis, or length 1 if they do not vary."""
 
     latents: tuple[dict[str, np.ndarray], ...]
     row: tuple[Any, ...]
     seeds: np.ndarray | None
     num: int
+    sites: np.ndarray | None = None
 
     def cut(self, begin: int, end: int) -> "Segment":
         """Return some of these calls."""
-        latents, seeds = jax.tree.map(
-            lambda leaf: leaf[begin:end] if len(leaf) > 1 else leaf, (self.latents, self.seeds)
-        )
-        return Segment(latents, self.row, seeds, end - begin)
+        varying = (self.latents, self.seeds, self.sites)
+        latents, seeds, sites = jax.tree.map(lambda leaf: leaf[begin:end] if len(leaf) > 1 else leaf, varying)
+        return Segment(latents, self.row, seeds, end - begin, sites)
 
 
 class Form(NamedTuple):
@@ -100,32 +98,8 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
     return leaves
 
 
-class AbstractCaller(eqx.Module):
-    """A way to make calls of one function, here or in workers: it returns results or a `Failure`, and never raises."""
-
-    @abstractmethod
-    def __call__(self, segments: Sequence[Segment], form: Form) -> Results:
-        """Make all calls; return for each term the results of all of them, or the first failure."""
-
-
-class InProcess(AbstractCaller):
-    """Makes one call after the other, in this process."""
-
-    function: Callable[..., Any]
-    constant: tuple[Any, ...]
-
-    def __call__(self, segments, form):
-        return run(self.function, self.constant, segments, form)
-
-
-class InExecutor(AbstractCaller):
-    """Spreads calls over the workers of an executor; what is the same in all calls travels once to each worker."""
-
-    executor: Executor
-    payload: bytes | None
-    token: str
-    function: Callable[..., Any]
-    constant: tuple[Any, ...]
+class InExecutor:
+    """Do as `run` in the workers of an executor; what is the same in all calls travels once to each worker."""
 
     def __init__(self, executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str):
         self.executor, self.function, self.constant = executor, function, constant
@@ -134,7 +108,8 @@ class InExecutor(AbstractCaller):
             self.payload = _pickled(function, constant, name)
             self.token = hashlib.sha256(self.payload).hexdigest()
 
-    def __call__(self, segments, form):
+    def __call__(self, segments: Sequence[Segment], form: Form) -> Results:
+        """Make all calls; return for each term the results of all of them, or the first failure."""
         pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(self.executor, "_max_workers", 2))
         starts = np.cumsum([0] + [sum(s.num for s in piece) for piece in pieces])
         at = 0

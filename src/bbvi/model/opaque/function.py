@@ -1,5 +1,6 @@
 """Section 2: "black box" taken at its word: any Python function or simulator as part of log p(x, z)."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -7,24 +8,18 @@ from typing import Any
 import jax
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Opaque:
     """A function that JAX shall not trace, and how to call it; made by `bbvi.opaque`."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        stochastic: bool,
-        vectorized: bool,
-        executor: Executor | None,
-        reads: Mapping[str, Any] | None,
-    ):
-        self.function, self.stochastic, self.vectorized = function, stochastic, vectorized
-        self.executor, self.reads = executor, reads
-        self.name = getattr(function, "__name__", type(function).__name__)
+    function: Callable[..., Any]
+    stochastic: bool
+    vectorized: bool
+    executor: Executor | None
+    reads: Mapping[str, Any] | None
 
     def __repr__(self) -> str:
-        return f"opaque({self.name})"
+        return f"opaque({getattr(self.function, '__name__', type(self.function).__name__)})"
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, keywords))):
@@ -78,4 +73,4 @@ def opaque(
         )
     if reads is not None and not isinstance(reads, Mapping):
         raise TypeError(f'bbvi.opaque: reads= takes a dict such as {{"prior": "mu"}}, got {type(reads).__name__}')
-    return Opaque(fn, stochastic=stochastic, vectorized=vectorized, executor=executor, reads=reads)
+    return Opaque(fn, stochastic, vectorized, executor, reads)

@@ -6,7 +6,7 @@ No JAX computation may happen there: the loop that waits for the answer holds th
 import functools
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.model.latents import Latent
-from bbvi.model.opaque.calls import AbstractCaller, Failure, Form, InExecutor, InProcess, OpaqueError, Segment
+from bbvi.model.opaque.calls import Failure, Form, InExecutor, OpaqueError, Results, Segment, run
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
@@ -61,13 +61,13 @@ class Host:
         self._form = Form(shapes, np.dtype(jnp.result_type(float)), opaque.vectorized)
         if opaque.vectorized:
             check_vectorized(opaque.function, first, constant, self.label, form=self._form)
-        self._caller: AbstractCaller = InProcess(opaque.function, constant)
+        self._caller: Callable[[Sequence[Segment], Form], Results] = functools.partial(run, opaque.function, constant)
         if opaque.executor is not None:
             self._caller = InExecutor(opaque.executor, opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop
             outcome = self._caller([first.cut(0, 1)], self._form)
             if isinstance(outcome, Failure):
-                raise self._error(outcome, [first], None)
+                raise self._error(outcome, [first])
         seed = None if self._seeds is None else self._seeds[:1]
         self._probe = Probe(slots, len(latents), terms, rows, same_lengths, self._one_by_one, seed)
 
@@ -92,11 +92,11 @@ class Host:
         batch = np.broadcast_shapes(*(leaf.shape[:num] for leaf in jax.tree.leaves((site, latents, row))))
         with self._lock:
             if self._failure is None:
-                sites, segments = self._segments(site, latents, row, batch)
+                segments = self._segments(site, latents, row, batch)
                 outcome = self._caller(segments, self._form)
                 if not isinstance(outcome, Failure):
                     return [array.reshape(*batch, *array.shape[1:]) for array in outcome]
-                self._failure = self._error(outcome, segments, sites)
+                self._failure = self._error(outcome, segments)
         # the gradient is then not finite, and the loop stops at its last good step
         return [np.full((*batch, *shape), np.nan, self._form.dtype) for shape in self._form.shapes]
 
@@ -127,14 +127,11 @@ class Host:
     @property
     def dependence(self) -> list[sparse.csr_array]:
         """Which elements of the callback's concatenated arguments the elements of each result read."""
-        sizes = [int(np.prod(slot.latent.event)) for slot in self._probe.slots]
-        blocks = [
-            np.repeat(self.known[:, slot.begin : slot.end], size, axis=1)
-            for slot, size in zip(self._probe.slots, sizes, strict=True)
-        ]
+        sizes = [np.prod(slot.latent.event) for slot in self._probe.slots for _ in range(slot.begin, slot.end)]
+        of_latents = sparse.csr_array(np.repeat(self.known, np.array(sizes, int), axis=1))
         row = 0 if self._constant else sum(np.size(leaf) for leaf in jax.tree.leaves(self._probe.rows[0]))
         before, after = (sparse.csr_array((len(self.known), num), dtype=bool) for num in (CALL_SITE_WORDS, row))
-        whole = sparse.csr_array(sparse.hstack([before, *map(sparse.csr_array, blocks), after]))
+        whole = sparse.csr_array(sparse.hstack([before, of_latents, after]))
         return [sparse.csr_array(whole[term.begin : term.end]) for term in self._probe.terms]
 
     def recheck(
@@ -162,53 +159,39 @@ class Host:
         with self._lock:
             outcome = self._caller(single, self._form)
         if isinstance(outcome, Failure):
-            raise self._error(outcome, segments, None)
+            raise self._error(outcome, segments)
         return np.concatenate([array.reshape(len(array), -1) for array in outcome], axis=1)
 
-    def _segments(
-        self, site: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]
-    ) -> tuple[np.ndarray, list[Segment]]:
-        """Cut a batch into one segment for each group; return the site of each call and the segments."""
+    def _segments(self, site: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]) -> list[Segment]:
+        """Cut a batch into one segment for each group."""
         num = site.ndim - 1
         # the axis of samples is the last, if the rows do not vary along it
-        has_samples = num > 0 and all(leaf.shape[num - 1] == 1 for leaf in jax.tree.leaves(row))
-        outer, samples = (batch[:-1], batch[-1]) if has_samples else (batch, 1)
-
-        def grouped(leaf: np.ndarray) -> np.ndarray:
-            lead, rest = leaf.shape[: len(outer)], leaf.shape[num:]
-            if lead != outer and any(size > 1 for size in lead):
-                leaf = np.broadcast_to(leaf, outer + leaf.shape[len(outer) :])
-            groups = int(np.prod(leaf.shape[: len(outer)]))
-            return leaf.reshape(groups, leaf.shape[num - 1] if has_samples else 1, *rest)
-
-        site, latents, row = jax.tree.map(grouped, (site, latents, row))
-
-        def of_group(leaf: np.ndarray, g: int) -> np.ndarray:
-            return leaf[g if len(leaf) > 1 else 0]
-
+        if not num or any(leaf.shape[num - 1] > 1 for leaf in jax.tree.leaves(row)):
+            site, latents, row = jax.tree.map(lambda leaf: np.expand_dims(leaf, num), (site, latents, row))
+            batch = (*batch, 1)
         segments = []
-        for g in range(int(np.prod(outer))):
-            mine, own = jax.tree.map(lambda leaf, g=g: of_group(leaf, g), (latents, row))
-            seeds = None if self._seeds is None else of_group(site, g)[:, 0] ^ self._word
-            segments.append(Segment(mine, jax.tree.map(lambda leaf: leaf[0], own), seeds, samples))
-        sites = np.broadcast_to(site, (int(np.prod(outer)), samples, CALL_SITE_WORDS)).reshape(-1, CALL_SITE_WORDS)
-        return sites, segments
+        for group in np.ndindex(batch[:-1]):
 
-    def _error(self, failure: Failure, segments: Sequence[Segment], sites: np.ndarray | None) -> OpaqueError:
+            def own(leaf: np.ndarray, group: tuple[int, ...] = group) -> np.ndarray:
+                return leaf[tuple(i if size > 1 else 0 for i, size in zip(group, leaf.shape, strict=False))]
+
+            sites, z, of_row = jax.tree.map(own, (site, latents, row))
+            seeds = None if self._seeds is None else sites[:, 0] ^ self._word
+            segments.append(Segment(z, jax.tree.map(lambda leaf: leaf[0], of_row), seeds, batch[-1], sites))
+        return segments
+
+    def _error(self, failure: Failure, segments: Sequence[Segment]) -> OpaqueError:
         call = failure.call
         for segment in segments:
             if call < segment.num:
                 break
             call -= segment.num
         one = segment.cut(call, call + 1)
-        at = ", ".join(
-            f"{name} = {np.array2string(leaf[0], precision=4, threshold=6)}"
-            for p in one.latents
-            for name, leaf in p.items()
-        )
+        values = {name: leaf[0] for part in one.latents for name, leaf in part.items()}
+        at = ", ".join(f"{n} = {np.array2string(value, precision=4, threshold=6)}" for n, value in values.items())
         where = ""
-        if sites is not None:
-            _, sample, group = (int(word) for word in sites[failure.call])
+        if one.sites is not None:
+            _, sample, group = one.sites[0]
             where = f"in sample {sample}" + (f" of group {group}, " if one.row else ", ")
         error = OpaqueError(f"{self.label} failed {where}at {at}: {failure.reason}")
         error.add_note(failure.trace)

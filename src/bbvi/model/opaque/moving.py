@@ -99,15 +99,34 @@ def find(probe: Probe) -> np.ndarray:
     if not points:
         return np.ones((probe.num_elements, probe.num_factors), bool)
     generator = np.random.default_rng(0)
-    tallies = []
+    informed, moving, differs = np.zeros(probe.num_elements, bool), np.array(False), np.array(False)
+    unions: list[np.ndarray] = []
     for row in _spread(probe.rows, num_groups):
-        tally = _Tally(probe)
+        union = np.zeros((probe.num_elements, probe.num_factors), bool)
         for _ in range(points):
             moves = _classes(probe, tests, generator) if tests else np.eye(probe.num_factors, dtype=bool)
             values = observe(probe, row, *_two_points(probe, generator), moves)
-            tally.add(_decode(changed(values), moves) if tests else changed(values).T, np.isfinite(values[0]))
-        tallies.append(tally)
-    return _combined(probe, tallies)
+            # a term that is not finite hides what it reads: such a point tells nothing
+            finite = np.isfinite(values[0])
+            seen = (_decode(changed(values), moves) if tests else changed(values).T) & finite[:, None]
+            moving = moving | _disagree(probe, union, seen, empty_counts=False)
+            union |= seen
+            informed |= finite
+        unions.append(union)
+        # groups of different lengths differ in which terms are masked, and that says nothing
+        differs = differs | _disagree(probe, unions[0], union, empty_counts=probe.same_lengths)
+    known = np.any(unions, axis=0)
+    discrete = [slot for slot in probe.slots if slot.latent.family.is_discrete()]
+    for t, term in enumerate(probe.terms):
+        for s, slot in enumerate(probe.slots):
+            of_term = known[term.begin : term.end]
+            # the elements read move with an integer, as in a look-up: those not seen yet may be read as well
+            looked_up = moving[t, s] and any(of_term[:, d.begin : d.end].any() for d in discrete)
+            # globals that one group reads and another does not: an index in the data, which other groups have otherwise
+            if looked_up or (slot.part == 0 and differs[t, s]):
+                of_term[:, slot.begin : slot.end] = True
+    known[~informed] = True
+    return known
 
 
 def _plan(probe: Probe) -> tuple[int, int, int]:
@@ -158,54 +177,15 @@ def _decode(moved: np.ndarray, moves: np.ndarray) -> np.ndarray:
     return still @ moves.astype(np.float32) == 0
 
 
-class _Tally:
-    """What was seen in one group: all that was read at some point, and where two points disagree."""
-
-    def __init__(self, probe: Probe):
-        self.probe = probe
-        self.union = np.zeros((probe.num_elements, probe.num_factors), bool)
-        self.informed = np.zeros(probe.num_elements, bool)
-        self.moving = np.zeros((len(probe.terms), len(probe.slots)), bool)
-
-    def add(self, pattern: np.ndarray, finite: np.ndarray) -> None:
-        # a term that is not finite hides what it reads: such a point tells nothing
-        pattern = pattern & finite[:, None]
-        for (t, term), (s, slot) in _blocks(self.probe):
-            block = np.s_[term.begin : term.end, slot.begin : slot.end]
-            self.moving[t, s] |= _disagree(self.union[block], pattern[block], empty_counts=False)
-        self.union |= pattern
-        self.informed |= finite
-
-
-def _blocks(probe: Probe) -> list[tuple[tuple[int, Term], tuple[int, Slot]]]:
-    return [(t, s) for t in enumerate(probe.terms) for s in enumerate(probe.slots)]
-
-
-def _disagree(one: np.ndarray, other: np.ndarray, *, empty_counts: bool) -> bool:
-    differ = (one != other).any(1)
-    return bool(np.any(differ if empty_counts else differ & one.any(1) & other.any(1)))
-
-
-def _combined(probe: Probe, tallies: list[_Tally]) -> np.ndarray:
-    known = np.any([tally.union for tally in tallies], axis=0)
-    discrete = [slot for slot in probe.slots if slot.latent.family.is_discrete()]
-    grouped = len(tallies) > 1
-    for (t, term), (s, slot) in _blocks(probe):
-        rows = slice(term.begin, term.end)
-        block = (rows, slice(slot.begin, slot.end))
-        # the elements read move with an integer, as in a look-up: those not seen yet may be read as well
-        looked_up = any(known[rows, d.begin : d.end].any() for d in discrete)
-        moving = looked_up and any(tally.moving[t, s] for tally in tallies)
-        # globals that one group reads and another does not: an index in the data, which other groups have otherwise.
-        # Groups of different lengths differ in which terms are masked, and that says nothing.
-        first = tallies[0].union[block]
-        differs = grouped and slot.part == 0 and any(
-            _disagree(first, tally.union[block], empty_counts=probe.same_lengths) for tally in tallies[1:]
-        )  # fmt: skip
-        if moving or differs:
-            known[block] = True
-    known[~np.any([tally.informed for tally in tallies], axis=0)] = True
-    return known
+def _disagree(probe: Probe, one: np.ndarray, other: np.ndarray, *, empty_counts: bool) -> np.ndarray:
+    """Tell for each term and latent whether an element was seen to read different factors; or, one time, none."""
+    differ = np.zeros((len(probe.terms), len(probe.slots)), bool)
+    for t, term in enumerate(probe.terms):
+        for s, slot in enumerate(probe.slots):
+            a, b = (seen[term.begin : term.end, slot.begin : slot.end] for seen in (one, other))
+            elements = (a != b).any(1)
+            differ[t, s] = np.any(elements if empty_counts else elements & a.any(1) & b.any(1))
+    return differ
 
 
 def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> str | None:
@@ -229,16 +209,14 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
 def check_declared(probe: Probe, known: np.ndarray) -> str | None:
     """Move whole latents and a few single factors; describe a change that was not declared, if there is one."""
     generator = np.random.default_rng(0)
+    whole = np.zeros((len(probe.slots), probe.num_factors), bool)
+    for moved, slot in zip(whole, probe.slots, strict=True):
+        moved[slot.begin : slot.end] = True
     for row in _spread(probe.rows, _FEWEST_GROUPS):
         for _ in range(_DECLARED_POINTS):
-            whole = np.zeros((len(probe.slots), probe.num_factors), bool)
-            for s, slot in enumerate(probe.slots):
-                whole[s, slot.begin : slot.end] = True
-            single = single_moves(probe, known, generator, _DECLARED_MOVES)
-            moves = np.concatenate([whole, single])
+            moves = np.concatenate([whole, single_moves(probe, known, generator, _DECLARED_MOVES)])
             values = observe(probe, row, *_two_points(probe, generator), moves)
-            found = breach(probe, known, values, moves)
-            if found is not None:
+            if found := breach(probe, known, values, moves):
                 return found
     return None
 
@@ -246,6 +224,4 @@ def check_declared(probe: Probe, known: np.ndarray) -> str | None:
 def single_moves(probe: Probe, known: np.ndarray, generator: np.random.Generator, num: int) -> np.ndarray:
     """Choose up to `num` moves of one factor that not every term reads."""
     factors = generator.permutation(np.flatnonzero(~known.all(0)))[:num]
-    moves = np.zeros((len(factors), probe.num_factors), bool)
-    moves[np.arange(len(factors)), factors] = True
-    return moves
+    return factors[:, None] == np.arange(probe.num_factors)

@@ -92,7 +92,7 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
             except KeyboardInterrupt:
                 interrupt.set()
         # the first call compiled: its time says nothing
-        steps = 10 if first and run.recheck is None else _next_length(steps, took, max(1, count))
+        steps = 10 if first and run.recheck is None else next_length(steps, took, max(1, count))
         first = False
         end = _end(run, state, began) or (_INTERRUPTED if interrupt.is_set() else None)
         if end is None:
@@ -212,7 +212,8 @@ def _explain_start(run: Run) -> None:
     )  # fmt: skip
 
 
-def _next_length(steps: int, took: float, made: int) -> int:
+def next_length(steps: int, took: float, made: int) -> int:
+    """Choose how many steps the next chunk makes, given that the last one of `steps` made so many in `took` seconds."""
     return max(1, min(10 * steps, int(_SECONDS_PER_CHUNK * made / max(took, 1e-6))))
 
 

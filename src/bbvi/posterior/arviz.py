@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from bbvi.model.latents import Latent
+
 _ATTRIBUTES = {"inference_library": "bbvi"}
 
 
@@ -35,6 +37,13 @@ def inference_data(
     for name in groups:
         data[name].attrs.update(_ATTRIBUTES)
     return data
+
+
+def dims_of(name: str, latent: Latent, local: bool) -> list[str]:
+    """Name the axes of a latent's draws after chain and draw: "group" for groups, ragged axes by their own names."""
+    axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
+    axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
+    return ["group", *axes] if local else axes
 
 
 def flat_draws(group: Any) -> dict[str, np.ndarray]:

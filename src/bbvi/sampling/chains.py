@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from bbvi.blankets.scope import Arrays, Lanes
+from bbvi.fitting.run import next_length
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs
-from bbvi.posterior.arviz import inference_data
-from bbvi.sampling.sweep import AbstractKernel, ChainState, Info, Scene, evaluate, point, sweep, total
+from bbvi.posterior.arviz import dims_of, inference_data
+from bbvi.sampling.sweep import AbstractKernel, ChainState, Scene, evaluate, points, sweep, total
 
-_SECONDS_PER_CHUNK = 0.3
 _MOST_IN_CHUNK = 200
 _FLOATS_PER_CHUNK = 1 << 25
 # step sizes: the gain of Robbins and Monro falls as t^-0.6
@@ -30,6 +30,10 @@ class Schedule(NamedTuple):
     num_burn_in: int
     num_draws: int
     thin: int
+
+    def sweeps(self, done: int) -> int:
+        """Count the sweeps of the first `done` chunks' entries: those of burn-in are one sweep each, draws are `thin`."""
+        return min(done, self.num_burn_in) + max(0, done - self.num_burn_in) * self.thin
 
 
 class Span(NamedTuple):
@@ -80,9 +84,7 @@ class Chains:
             latent = problem.latents[name]
             local = name in problem.locals
             values[name] = _in_place(problem, name, whole.values, lanes) if local else whole.values[0][name][..., 0]
-            axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
-            axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
-            dims[name] = (["group"] if local else []) + axes
+            dims[name] = dims_of(name, latent, local)
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
         return inference_data({"posterior": values, "sample_stats": stats}, dims)
 
@@ -122,22 +124,19 @@ def drain(run: Run) -> Iterator[Chains]:
     began, schedule = time.monotonic(), run.schedule
     compiled = _Compiled(run)
     records: list[Record] = []
-    state, done, length, first = run.state, 0, 1, True
+    state, done, length = run.state, 0, 1
     while done < schedule.num_burn_in + schedule.num_draws:
         burning = done < schedule.num_burn_in
-        left = (schedule.num_burn_in if burning else schedule.num_burn_in + schedule.num_draws) - done
+        left = schedule.num_burn_in + (0 if burning else schedule.num_draws) - done
         count, before = min(length, left, compiled.capacity), time.monotonic()
         state, record = compiled.chunk(state, done, count)
         if not burning:
             records = [*records, record]
-        done += count
-        took = time.monotonic() - before
+        took = (time.monotonic() - before) * (schedule.thin if burning else 1)
         # the first call compiled: its time says nothing
-        per_draw = took / count if not burning else took / count * schedule.thin
-        length = 1 if first else max(1, min(10 * length, int(_SECONDS_PER_CHUNK / max(per_draw, 1e-6))))
-        first = False
-        sweeps = min(done, schedule.num_burn_in) + max(0, done - schedule.num_burn_in) * schedule.thin
-        yield Chains(run, records, sweeps, time.monotonic() - began)
+        length = next_length(length, took, count) if done else 1
+        done += count
+        yield Chains(run, records, schedule.sweeps(done), time.monotonic() - began)
 
 
 class _Compiled:
@@ -145,8 +144,7 @@ class _Compiled:
 
     def __init__(self, run: Run):
         self.run, self._chains = run, jnp.arange(len(jax.tree.leaves(run.state)[0]), dtype=jnp.uint32)
-        scopes = run.scene.scopes
-        size = sum(leaf.size for n in range(len(scopes)) for k, leaf in run.state.u[n].items() if k in run.keep)
+        size = sum(leaf.size for part in run.state.u for k, leaf in part.items() if k in run.keep)
         self.capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
         over_chains = (0, 0, None if run.held is None else 0, None, None, None)
         self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains), **for_many_runs())
@@ -155,13 +153,9 @@ class _Compiled:
         schedule, which = self.run.schedule, np.zeros(self.capacity, np.int32)
         if self.run.held is not None:
             which[:count] = [held_draw(schedule, done + i) for i in range(count)]
-        burning = done < schedule.num_burn_in
-        thin = 1 if burning else schedule.thin
-        first = done if burning else schedule.num_burn_in + (done - schedule.num_burn_in) * thin
-        state, record = self._chunk(
-            state, self._chains, self.run.held, self.run.lanes, self.run.key,
-            Span(jnp.asarray(which), *map(jnp.int32, (count, first, thin, schedule.num_burn_in))),
-        )  # fmt: skip
+        thin = 1 if done < schedule.num_burn_in else schedule.thin
+        span = Span(jnp.asarray(which), *map(jnp.int32, (count, schedule.sweeps(done), thin, schedule.num_burn_in)))
+        state, record = self._chunk(state, self._chains, self.run.held, self.run.lanes, self.run.key, span)
         return state, jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], record)
 
     def _one(
@@ -171,14 +165,15 @@ class _Compiled:
         scene = self.run.scene
 
         def terms_at(state: ChainState) -> list[Terms]:
-            return evaluate(scene, [point(scene, s, state.u[n]) for n, s in enumerate(scene.scopes)], lanes)
+            return evaluate(scene, points(scene, state.u), lanes)
 
         def one_sweep(number: Array, carry: Any) -> Any:
             state, terms, rates = carry
             gain = jnp.where(number < span.num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
             at = fold(key, "sweep", number)
-            state, info, terms = sweep(self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain)
-            return state, terms, jax.tree.map(lambda a, b: a + b / span.thin, rates, _rates(scene, info, lanes))
+            state, decided = sweep(self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain)
+            made = _rates(scene, decided.accepted, lanes)
+            return state, decided.terms, jax.tree.map(lambda a, b: a + b / span.thin, rates, made)
 
         def one_draw(i: Int[Array, ""], carry: Any) -> Any:
             state, terms, record = carry
@@ -186,38 +181,35 @@ class _Compiled:
                 state = state._replace(u=[{k: leaf[span.held[i]] for k, leaf in held.items()}, *state.u[1:]])
                 terms = terms_at(state)
             begin = span.first + i * span.thin
-            rates = {name: jnp.zeros(()) for name in self._moving()}
-            state, terms, rates = jax.lax.fori_loop(begin, begin + span.thin, one_sweep, (state, terms, rates))
+            state, terms, rates = jax.lax.fori_loop(begin, begin + span.thin, one_sweep, (state, terms, none))
             made = self._record(state, terms, rates)
             return state, terms, jax.tree.map(lambda all_, new: all_.at[i].set(new), record, made)
 
-        terms = terms_at(state)
-        shapes = jax.eval_shape(self._record, state, terms, {name: jnp.zeros(()) for name in self._moving()})
+        none, terms = {name: jnp.zeros(()) for name in _moving(scene)}, terms_at(state)
+        shapes = jax.eval_shape(self._record, state, terms, none)
         record = jax.tree.map(lambda leaf: jnp.zeros((self.capacity, *leaf.shape), leaf.dtype), shapes)
         state, _, record = jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
         return state, record
 
-    def _moving(self) -> list[str]:
-        scopes = self.run.scene.scopes
-        return [name for n, s in enumerate(scopes[:2]) if n or self.run.held is None for name in s.latents]
-
     def _record(self, state: ChainState, terms: list[Terms], rates: Arrays) -> Record:
-        scene, keep = self.run.scene, self.run.keep
-        values = []
-        for n, scope in enumerate(scene.scopes):
-            seen = point(scene, scope, state.u[n]).values
-            values.append({name: seen[name] for name in scope.latents if name in keep})
-        return Record(values, total(terms), {name: rates[name] for name in self._moving()})
+        seen = points(self.run.scene, state.u)
+        values = [{name: value for name, value in point.values.items() if name in self.run.keep} for point in seen]
+        return Record(values, total(terms), rates)
 
 
-def _rates(scene: Scene, info: Info, lanes: list[Lanes]) -> Arrays:
+def _moving(scene: Scene) -> dict[str, list[int]]:
+    """Map each latent that moves to the numbers of its scopes."""
+    names = dict.fromkeys(name for n in scene.moving for name in scene.scopes[n].latents)
+    return {name: [n for n in scene.moving if name in scene.scopes[n].latents] for name in names}
+
+
+def _rates(scene: Scene, accepted: list[Arrays], lanes: list[Lanes]) -> Arrays:
     """Give the share of each latent's elements that were accepted."""
-    made: dict[str, Any] = {}
-    for n, part in enumerate(info.accepted if scene.move_globals else [{}, *info.accepted[1:]]):
-        for name, yes in part.items():
-            a, b = made.get(name, (0, 0))
-            made[name] = (a + yes.sum(), b + lanes[n].real[name].sum())
-    return {name: a / jnp.maximum(b, 1) for name, (a, b) in made.items()}
+    made = {}
+    for name, within in _moving(scene).items():
+        num = sum(lanes[n].real[name].sum() for n in within)
+        made[name] = sum(accepted[n][name].sum() for n in within) / jnp.maximum(num, 1)
+    return made
 
 
 def held_draw(schedule: Schedule, done: int) -> int:

@@ -4,7 +4,6 @@ A scope is the terms that no group owns, or those of a bucket of groups, which s
 What the model sees of a state is a `Point`; scope 0 is the globals', the others are buckets'.
 """
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from jaxtyping import Array
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.scope import Lanes
 from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
+from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
 
 
@@ -23,30 +23,23 @@ def all_lanes(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> l
     found = [Lanes(data, jnp.zeros(1, jnp.uint32), _real(analysis.problem, analysis.problem.globals, {}, 1))]
     if groups is None:
         return found
-    everyone = np.arange(len(groups))
-    rows, own = jax.tree.map(np.asarray, groups.take(everyone)), groups.lengths(everyone)
-    real = jax.tree.map(np.asarray, _real(analysis.problem, analysis.problem.locals, own, len(groups)))
-    members = [everyone]
+    members = [np.arange(len(groups))]
     if isinstance(groups, Cohort) and analysis.buckets:
-        of_group = np.asarray(groups.bucket)
-        members = [np.flatnonzero(of_group == b) for b in range(len(analysis.buckets))]
-    for numbers, bucket in zip(members, analysis.scopes[1:], strict=True):
-        some = jax.tree.map(lambda leaf, n=numbers: leaf[n], rows)
+        members = [np.flatnonzero(np.asarray(groups.bucket) == b) for b in range(len(analysis.buckets))]
+    for numbers, scope in zip(members, analysis.scopes[1:], strict=True):
+        rows = groups.take(numbers)
         if analysis.buckets:
-            some = cut_rows(some, analysis.axes, bucket.problem.lengths)
-        last = jax.tree.map(lambda leaf: jnp.asarray(np.ascontiguousarray(np.moveaxis(leaf, 0, -1))), some)
-        corner = {name: tuple(map(slice, bucket.problem.shape(name))) for name in real}
-        shown = {name: jnp.asarray(leaf[corner[name]][..., numbers]) for name, leaf in real.items()}
-        found.append(Lanes(last, jnp.asarray(numbers, jnp.uint32), shown))
+            rows = cut_rows(rows, analysis.axes, scope.problem.lengths)
+        last = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), rows)
+        real = _real(scope.problem, scope.problem.locals, groups.lengths(numbers), len(numbers))
+        found.append(Lanes(last, jnp.asarray(numbers, jnp.uint32), real))
     return found
 
 
-def _real(problem: Problem, names: Iterable[str], own: Mapping[str, Array], num: int) -> dict[str, Array]:
-    found = {}
-    for name in names:
-        latent, lengths = problem.latents[name], problem.lengths
-        if latent.ragged_axes:
-            found[name] = jax.vmap(lambda o, n=latent, at=lengths: n.mask(at, o), out_axes=-1)(dict(own))
-        else:
-            found[name] = jnp.ones((*problem.shape(name), num), bool)
-    return found
+def _real(problem: Problem, latents: dict[str, Latent], own: dict[str, Array], num: int) -> dict[str, Array]:
+    """Tell which elements of these latents are not padding, lanes last."""
+
+    def mask(latent: Latent) -> Array:
+        return jax.vmap(lambda own: latent.mask(problem.lengths, own), out_axes=-1, axis_size=num)(own)
+
+    return {name: mask(latent) for name, latent in latents.items()}

@@ -5,7 +5,7 @@ proposal returns the coordinates of z' and log q(z | z') - log q(z' | z), the Ha
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -52,18 +52,12 @@ class AbstractProposal(eqx.Module):
     """A proposal for one factor of q. `family` says what the coordinates are."""
 
     family: eqx.AbstractVar[AbstractFamily]
+    largest_log_step: ClassVar[float] = 20.0
+    is_tuned: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, u: Array, log_step: Float[Array, ""], address: Address) -> tuple[Array, Float[Array, ""]]:
         """Propose: the coordinates of z', and the Hastings correction."""
-
-    @property
-    def largest_log_step(self) -> float:
-        return 20.0
-
-    @property
-    def is_tuned(self) -> bool:
-        return True
 
 
 class NormalStep(AbstractProposal):
@@ -83,10 +77,8 @@ class GammaStep(AbstractProposal):
     """
 
     family: AbstractFamily = Gamma()
-
-    @property
-    def largest_log_step(self):
-        return 0.0  # wider gammas have their mode at zero, from where they hardly ever come back
+    # wider gammas have their mode at zero, from where they hardly ever come back
+    largest_log_step: ClassVar[float] = 0.0
 
     def __call__(self, u, log_step, address):
         s = jnp.exp(log_step)
@@ -152,10 +144,7 @@ class Flip(AbstractProposal):
     """z' is the other of two values, now and then the same: symmetric."""
 
     family: AbstractFamily = Bernoulli()
-
-    @property
-    def is_tuned(self):
-        return False
+    is_tuned: ClassVar[bool] = False
 
     def __call__(self, u, log_step, address):
         return jnp.where(address.uniform() < _STAY, u, 1 - u), jnp.zeros(())
@@ -165,10 +154,7 @@ class OtherCategory(AbstractProposal):
     """z' is one of the k - 1 other values, all equally likely, now and then the same: symmetric."""
 
     family: Categorical
-
-    @property
-    def is_tuned(self):
-        return False
+    is_tuned: ClassVar[bool] = False
 
     def __call__(self, u, log_step, address):
         by, stays = _turn(self.family.k, address)
@@ -179,10 +165,7 @@ class OtherOneHot(AbstractProposal):
     """The same for a vector of zeros and a one: turned round by 1 to k - 1 places."""
 
     family: OneHot
-
-    @property
-    def is_tuned(self):
-        return False
+    is_tuned: ClassVar[bool] = False
 
     def __call__(self, u, log_step, address):
         by, stays = _turn(self.family.k, address)

@@ -26,7 +26,7 @@ from bbvi.posterior.arviz import flat_draws
 from bbvi.sampling.chains import Chains, Run, Schedule, drain
 from bbvi.sampling.lanes import all_lanes
 from bbvi.sampling.proposals import AbstractProposal, proposal
-from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, ChainState, Coordinatewise, Scene, evaluate, point
+from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, ChainState, Coordinatewise, Scene, evaluate, points
 
 _FIRST_LOG_STEP = float(np.log(0.3))
 # below this many terms, padding included, a sweep is short anyway: buckets would only take time to compile
@@ -201,7 +201,8 @@ def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool
         longest = by_latent(problem, problem.locals, colour(local_reads(analysis.blankets.of_group)))
         colours += [cut(longest, scope) if longest else {} for scope in analysis.scopes[1:]]
     proposals = {name: proposal(latent) for name, latent in problem.latents.items()}
-    return Scene(analysis.scopes, proposals, colours, [moves(c) for c in colours], move_globals)
+    moving = range(0 if move_globals else 1, len(analysis.scopes))
+    return Scene(analysis.scopes, proposals, colours, [moves(c) for c in colours], moving)
 
 
 def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:
@@ -223,17 +224,14 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
         )
 
     beta, z = jax.jit(globals_and_rows, **for_one_run())(params)
-    z = {name: np.asarray(leaf) for name, leaf in z.items()}
-    u = [beta]
-    for scope, lane in zip(scene.scopes[1:], lanes[1:], strict=True):
-        corners = {name: tuple(slice(size) for size in scope.problem.shape(name)) for name in scope.latents}
-        numbers = np.asarray(lane.groups)
-        u.append({name: jnp.asarray(z[name][(slice(None), *corners[name])][..., numbers]) for name in scope.latents})
-    steps = []
-    for scope, part in zip(scene.scopes, u, strict=True):
-        shapes = {name: (num_chains, *scope.problem.shape(name), part[name].shape[-1]) for name in part}
-        steps.append({name: jnp.full(shape, _FIRST_LOG_STEP, float) for name, shape in shapes.items()})
-    return ChainState(u, steps)
+    u, log_step = [beta], []
+    for lane in lanes[1:]:
+        corners = {name: tuple(map(slice, real.shape[:-1])) for name, real in lane.real.items()}
+        u.append({name: z[name][(slice(None), *corner)][..., lane.groups] for name, corner in corners.items()})
+    for lane in lanes:
+        shapes = {name: (num_chains, *real.shape) for name, real in lane.real.items()}
+        log_step.append({name: jnp.full(shape, _FIRST_LOG_STEP, float) for name, shape in shapes.items()})
+    return ChainState(u, log_step)
 
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
@@ -248,9 +246,7 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
     """Deal draws of the globals out to the chains, `(chain, draw, *factors, *event, 1)`, in coordinates."""
     if not problem.locals:
         raise ValueError("hold= keeps the globals and moves locals: the model needs locals")
-    values = hold
-    if hasattr(hold, "posterior"):
-        values = flat_draws(hold.posterior)
+    values = flat_draws(hold.posterior) if hasattr(hold, "posterior") else hold
     if not isinstance(values, Mapping):
         raise TypeError(
             f"hold= takes draws as ArviZ has them or a dict of draws of the globals, got {type(hold).__name__}"
@@ -273,9 +269,8 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
 def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
     """Raise unless the log joint is finite where the chains start."""
 
-    def at(u: list[Arrays], lanes: list[Lanes]) -> Any:
-        terms = evaluate(scene, [point(scene, s, u[n]) for n, s in enumerate(scene.scopes)], lanes)
-        return [{name: jnp.isfinite(term).all() for name, term in part.items()} for part in terms]
+    def at(u: list[Arrays], lanes: list[Lanes]) -> list[Arrays]:
+        return jax.tree.map(lambda term: jnp.isfinite(term).all(), evaluate(scene, points(scene, u), lanes))
 
     fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)), **for_one_run())(state.u, lanes)
     for part in fine:

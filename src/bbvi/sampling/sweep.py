@@ -31,14 +31,6 @@ class ChainState(NamedTuple):
     log_step: list[Arrays]
 
 
-class Info(NamedTuple):
-    """What a sweep reports: by scope, each coordinate's probability of acceptance and whether it was accepted; log p."""
-
-    probability: list[Arrays]
-    accepted: list[Arrays]
-    log_joint: Float[Array, ""]
-
-
 class Offer(NamedTuple):
     """All proposals of a sweep: by scope, coordinates, old and new points, Hastings corrections, log uniforms."""
 
@@ -50,13 +42,16 @@ class Offer(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What a chain moves in: scopes, the latents' proposals, and the colours of each scope and their moves."""
+    """What a chain moves in: scopes, the latents' proposals, and the colours of each scope and their moves.
+
+    `moving` are the numbers of the scopes whose latents move: all, or all but the globals'.
+    """
 
     scopes: Sequence[Scope]
     proposals: dict[str, AbstractProposal]
     colours: Sequence[Colours]
     moves: Sequence[Sequence[Move]]
-    move_globals: bool
+    moving: range
 
 
 class Decided(NamedTuple):
@@ -94,11 +89,10 @@ class Coordinatewise(AbstractKernel):
         return 0.3 if latent.event else 0.44  # Roberts and Rosenthal (2001): 0.44 for one coordinate
 
     def decide(self, scene, lanes, offer, terms, key, chain):
-        accepted = [{name: jnp.zeros(x.shape, bool) for name, x in part.items()} for part in offer.correction]
-        chances = [{name: jnp.zeros(x.shape, x.dtype) for name, x in part.items()} for part in offer.correction]
-        decided = Decided(accepted, chances, terms)
-        for number in range(len(scene.scopes)):
-            for move in scene.moves[number] if number or scene.move_globals else ():
+        accepted = jax.tree.map(lambda x: jnp.zeros(x.shape, bool), offer.correction)
+        decided = Decided(accepted, jax.tree.map(jnp.zeros_like, offer.correction), terms)
+        for number in scene.moving:
+            for move in scene.moves[number]:
                 decided = _move(scene, lanes, offer, number, move, decided, run_time_true(key))
         return decided
 
@@ -116,21 +110,18 @@ class AllAtOnce(AbstractKernel):
         return 0.234
 
     def decide(self, scene, lanes, offer, terms, key, chain):
-        moving = range(0 if scene.move_globals else 1, len(scene.scopes))
-        points = [offer.new[n] if n in moving else offer.old[n] for n in range(len(scene.scopes))]
+        points = [offer.new[n] if n in scene.moving else offer.old[n] for n in range(len(scene.scopes))]
         new = evaluate(scene, points, lanes)
         log_ratio = total(new) - total(terms)
-        for n in moving:
+        for n in scene.moving:
             for name, correction in offer.correction[n].items():
                 log_ratio = log_ratio + jnp.where(lanes[n].real[name], correction, 0).sum()
         uniform = Address(fold(key, "all at once"), jnp.uint32(0), jnp.uint32(0), chain).uniform()
         yes = jnp.log(uniform) < log_ratio
-        chance = _probability(log_ratio)
         accepted = [
-            {name: jnp.broadcast_to(yes & (n in moving), x.shape) & lanes[n].real[name] for name, x in part.items()}
-            for n, part in enumerate(offer.correction)
+            {name: yes & (n in scene.moving) & real for name, real in part.real.items()} for n, part in enumerate(lanes)
         ]
-        chances = [{name: jnp.broadcast_to(chance, x.shape) for name, x in part.items()} for part in offer.correction]
+        chances = jax.tree.map(lambda x: jnp.broadcast_to(_probability(log_ratio), x.shape), offer.correction)
         return Decided(accepted, chances, jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, terms))
 
 
@@ -144,27 +135,28 @@ def sweep(
     key: Key,
     chain: Int[Array, ""],
     gain: Float[Array, ""],
-) -> tuple[ChainState, Info, list[Terms]]:
+) -> tuple[ChainState, Decided]:
     """Move every latent once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
-    accepted, chances, terms = kernel.decide(scene, lanes, offer, terms, key, chain)
+    decided = kernel.decide(scene, lanes, offer, terms, key, chain)
     u: list[Arrays] = []
     log_step: list[Arrays] = []
     for n, scope in enumerate(scene.scopes):
-        u.append({k: _choose(accepted[n][k], offer.u[n][k], state.u[n][k], scope.latents[k]) for k in state.u[n]})
+        u.append(_mixed(scope, decided.accepted[n], offer.u[n], state.u[n]))
         log_step.append({})
         for name, at in state.log_step[n].items():
             proposal, goal = scene.proposals[name], kernel.target_acceptance(scope.latents[name])
-            moved = at + (gain if proposal.is_tuned else 0) * (chances[n][name] - goal)
+            moved = at + (gain if proposal.is_tuned else 0) * (decided.chances[n][name] - goal)
             log_step[n][name] = jnp.clip(moved, -20.0, proposal.largest_log_step)
-    return ChainState(u, log_step), Info(chances, accepted, total(terms)), terms
+    return ChainState(u, log_step), decided
 
 
 def offered(scene: Scene, lanes: list[Lanes], state: ChainState, key: Key, chain: Array) -> Offer:
     """Draw the proposals of a sweep; numbers depend on sweep, latent, group, element and chain alone."""
-    empty: list[list[Arrays]] = [[{} for _ in scene.scopes] for _ in range(3)]
-    u, correction, log_uniform = empty
+    u: list[Arrays] = [{} for _ in scene.scopes]
+    correction: list[Arrays] = [{} for _ in scene.scopes]
+    log_uniform: list[Arrays] = [{} for _ in scene.scopes]
     names = list(dict.fromkeys(name for scope in scene.scopes for name in scope.latents))
     keys = dict(zip(names, fold_names(key, names), strict=True))
     for name in names:
@@ -174,17 +166,12 @@ def offered(scene: Scene, lanes: list[Lanes], state: ChainState, key: Key, chain
         # the rows of all scopes at once: there is one loop to compile
         joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
         made = jax.vmap(functools.partial(_one, scene.proposals[name], chain))(*joined)
-        first = 0
-        for n in within:
+        ends = np.cumsum([state.log_step[n][name].size for n in within])[:-1]
+        for n, *parts in zip(within, *(jnp.split(leaf, ends) for leaf in made), strict=True):
             shape = state.log_step[n][name].shape
-            last = first + int(np.prod(shape))
-            full = (*shape[:-1], shape[-1], *latent.event)
-            for into, leaf in zip((u, correction, log_uniform), made, strict=True):
-                part = leaf[first:last].reshape(full if into is u else shape)
-                into[n][name] = jnp.moveaxis(part, len(shape) - 1, -1) if into is u else part
-            first = last
-    old, new = ([point(scene, s, part[n]) for n, s in enumerate(scene.scopes)] for part in (state.u, u))
-    return Offer(u, old, new, correction, log_uniform)
+            new, correction[n][name], log_uniform[n][name] = (leaf.reshape(*shape, *leaf.shape[1:]) for leaf in parts)
+            u[n][name] = jnp.moveaxis(new, len(shape) - 1, -1)
+    return Offer(u, points(scene, state.u), points(scene, u), correction, log_uniform)
 
 
 def _as_rows(
@@ -210,8 +197,12 @@ def _one(
     return new, correction, jnp.log(address.uniform(DECISION))
 
 
-def point(scene: Scene, scope: Scope, u: Arrays) -> Point:
-    """Give what the model sees of these coordinates."""
+def points(scene: Scene, u: list[Arrays]) -> list[Point]:
+    """Give what the model sees of these coordinates, by scope."""
+    return [_point(scene, scope, part) for scope, part in zip(scene.scopes, u, strict=True)]
+
+
+def _point(scene: Scene, scope: Scope, u: Arrays) -> Point:
     values, logs = {}, {}
     for name, latent in scope.latents.items():
         family = scene.proposals[name].family
@@ -238,55 +229,57 @@ def _move(
     scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move, decided: Decided, on: Array
 ) -> Decided:
     """Decide on the colours of a move, one after the other."""
-    (accepted, chances, terms), names = decided, move.names
-    near = range(len(scene.scopes)) if number == 0 else [number]
-    touched = [n for n in near if scene.scopes[n].reading(names)]
-    held = [_mixed(scene, n, offer, accepted[n]) for n in range(len(scene.scopes))]
+    accepted, chances, terms = ([*part] for part in decided)
+    names, scopes = move.names, scene.scopes
+    near = range(len(scopes)) if number == 0 else [number]
+    touched = {n: reading for n in near if (reading := scopes[n].reading(names))}
+    held = [_between(scopes[n], offer, n, accepted[n]) for n in range(len(scopes))]
 
     def step(carry: Any, colour: Array) -> tuple[Any, None]:
         so_far, chance, current = carry
         chosen = {k: (scene.colours[number][k] == colour)[..., None] & lanes[number].real[k] for k in names}
         trying = accepted[number] | {k: so_far[k] | chosen[k] for k in names}
 
-        def at_trial(trying: Arrays) -> list[Terms]:
-            points = [*held]
-            points[number] = materialise(on, lambda yes: _mixed(scene, number, offer, yes), trying)
-            made = [scene.scopes[n].terms(points[0], points[n], lanes[n]) for n in touched]
-            return [{t: part[t] for t in scene.scopes[n].reading(names)} for n, part in zip(touched, made, strict=True)]
+        def at_trial(trying: Arrays) -> dict[int, Terms]:
+            at = [*held]
+            at[number] = materialise(on, lambda yes: _between(scopes[number], offer, number, yes), trying)
+            made = {n: scopes[n].terms(at[0], at[n], lanes[n]) for n in touched}
+            return {n: {t: part[t] for t in touched[n]} for n, part in made.items()}
 
         trial = materialise(on, at_trial, trying)
         log_ratio = {k: offer.correction[number][k] for k in names}
-        for n, new, old in zip(touched, trial, current, strict=True):
-            change = scene.scopes[n].log_p(names, {t: new[t] - old[t] for t in new}, lanes[n])
-            log_ratio = {k: log_ratio[k] + change[k] for k in names}
+        for n, new in trial.items():
+            change = scopes[n].log_p(names, jax.tree.map(jnp.subtract, new, current[n]), lanes[n])
+            log_ratio = jax.tree.map(jnp.add, log_ratio, change)
         yes = {k: chosen[k] & (offer.log_uniform[number][k] < log_ratio[k]) for k in names}
         chance = {k: jnp.where(chosen[k], _probability(log_ratio[k]), chance[k]) for k in names}
-        following = []
-        for n, new, old in zip(touched, trial, current, strict=True):
-            changed = scene.scopes[n].changed(names, yes, new, lanes[n])
-            following.append({t: jnp.where(changed[t], new[t], old[t]) for t in new})
-        return ({k: so_far[k] | yes[k] for k in names}, chance, following), None
+        changed = {n: scopes[n].changed(names, yes, new, lanes[n]) for n, new in trial.items()}
+        following = jax.tree.map(jnp.where, changed, trial, current)
+        return (jax.tree.map(jnp.logical_or, so_far, yes), chance, following), None
 
-    begin = [{t: terms[n][t] for t in scene.scopes[n].reading(names)} for n in touched]
+    begin = {n: {t: terms[n][t] for t in reading} for n, reading in touched.items()}
     before = ({k: accepted[number][k] for k in names}, {k: chances[number][k] for k in names}, begin)
     (so_far, chance, following), _ = jax.lax.scan(step, before, jnp.asarray(move.colours))
-    accepted, chances, terms = [*accepted], [*chances], [*terms]
     accepted[number], chances[number] = accepted[number] | so_far, chances[number] | chance
-    for n, new in zip(touched, following, strict=True):
+    for n, new in following.items():
         terms[n] = terms[n] | new
     return Decided(accepted, chances, terms)
 
 
-def _mixed(scene: Scene, number: int, offer: Offer, accepted: Arrays) -> Point:
+def _between(scope: Scope, offer: Offer, number: int, accepted: Arrays) -> Point:
     """Give the point at which some proposals are taken."""
-    latents, new, old = scene.scopes[number].latents, offer.new[number], offer.old[number]
-    values = {k: _choose(accepted[k], new.values[k], old.values[k], latents[k]) for k in new.values}
-    return Point(values, {k: _choose(accepted[k], new.logs[k], old.logs[k], latents[k]) for k in new.logs})
+    new, old = offer.new[number], offer.old[number]
+    return Point(_mixed(scope, accepted, new.values, old.values), _mixed(scope, accepted, new.logs, old.logs))
 
 
-def _choose(yes: Array, new: Array, old: Array, latent: Latent) -> Array:
-    axes = tuple(range(len(latent.shape), len(latent.shape) + len(latent.event)))
-    return jnp.where(jnp.expand_dims(yes, axes), new, old)
+def _mixed(scope: Scope, accepted: Arrays, new: Arrays, old: Arrays) -> Arrays:
+    """Take the new array where a proposal is accepted, the old one elsewhere."""
+    mixed = {}
+    for name in new:
+        first, num = len(scope.latents[name].shape), len(scope.latents[name].event)
+        yes = jnp.expand_dims(accepted[name], tuple(range(first, first + num)))
+        mixed[name] = jnp.where(yes, new[name], old[name])
+    return mixed
 
 
 def _probability(log_ratio: Array) -> Array:

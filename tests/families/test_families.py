@@ -60,7 +60,7 @@ DISCRETE = {
     "Geometric": (bbvi.count(q=dist.Geometric), np.arange(400), lambda z: dist.Poisson(1.5).log_prob(z)),
     "NegativeBinomial": (bbvi.count(q=dist.NegativeBinomial2), np.arange(200), lambda z: dist.Poisson(1.5).log_prob(z)),
     "NegativeBinomial, nearly Poisson": (
-        bbvi.count(q=dist.NegativeBinomial, init={"concentration": 300.0, "mean": 2.0}), np.arange(60),
+        bbvi.count(q=dist.NegativeBinomialLogits, init={"concentration": 300.0, "mean": 2.0}), np.arange(60),
         lambda z: dist.Geometric(0.4).log_prob(z),
     ),
     "Binomial": (
@@ -232,7 +232,7 @@ STARTS = [
         for value in (1e-3, 1.0, 2e4)
     ],
     *[(bbvi.unit_interval, dist.Kumaraswamy, value) for value in (0.02, 0.5, 0.97)],
-    *[(bbvi.count, q, value) for q in (dist.Geometric, dist.NegativeBinomial) for value in (0, 2, 300)],
+    *[(bbvi.count, q, value) for q in (dist.Geometric, dist.NegativeBinomialLogits) for value in (0, 2, 300)],
     *[(bbvi.count, functools.partial(dist.Binomial, total_count=20), value) for value in (0, 9, 20)],
 ]
 
@@ -377,3 +377,9 @@ def test_gamma_e_is_the_gamma_of_its_moments():
     np.testing.assert_allclose(draws.mean(0), [2.0, 0.5], atol=0.05)
     mapped = jax.tree.map(lambda x: x, d)
     np.testing.assert_allclose(mapped.variance, d.variance)
+
+
+@pytest.mark.skipif("NegativeBinomial" not in dist.__all__, reason="numpyro has it from 0.22 on")
+def test_the_function_that_chooses_a_negative_binomial_is_the_same_family():
+    latents = [bbvi.count(q=q) for q in (dist.NegativeBinomial, dist.NegativeBinomialLogits)]
+    assert latents[0].family == latents[1].family

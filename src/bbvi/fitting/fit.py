@@ -101,23 +101,10 @@ def fit(
     return posterior
 
 
-def iterate(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    gradient: AbstractGradient | AbstractChoice | None = None,
-    draws: AbstractDraws | None = None,
-    optimizer: optax.GradientTransformation | None = None,
-    stop: AbstractStop | Sequence[AbstractStop] | None = None,
-    batch_size: int | None = None,
-    seed: int | Array = 0,
-    checkpoint: Any = None,
-    checkpoint_seconds: float = 30.0,
-    start: Posterior | None = None,
-    hold: Posterior | None = None,
-    fast_lgamma: bool = True,
-) -> Iterator[Posterior]:
+def iterate(model: AnyModel, data: Any = None, **settings: Any) -> Iterator[Posterior]:
     """Run the loop of `fit` as a generator that yields the posterior so far, once for each compiled chunk of steps.
+
+    The settings are those of `fit` but for `progress`.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -127,11 +114,7 @@ def iterate(
         >>> len(posterior.history)
         20
     """
-    settings = checked_settings(
-        gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
-        checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
-    )  # fmt: skip
-    return _iterate(model, data, settings)
+    return _iterate(model, data, checked_settings(**settings))
 
 
 def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posterior]:

@@ -321,12 +321,12 @@ def gamma_normal_ts(num_factors=3, num_labs=4):
 @pytest.mark.parametrize("num_factors", [2, 3, 5])
 def test_the_papers_time_series_needs_as_few_colours_as_any_colouring(num_factors, monkeypatch):
     """K elements of a row of W, and of x at a visit, share a factor; the offsets share none."""
-    from bbvi.sampling.chains import Schedule
+    from bbvi.sampling.chains import Options
     from bbvi.sampling.sample import _prepare
 
     monkeypatch.setattr("bbvi.sampling.sample._WORTH_BUCKETS", 0)
     model, cohort = gamma_normal_ts(num_factors)
-    run = _prepare(model, cohort, bbvi.Coordinatewise(), Schedule(1, 1, 1), 1, 0, None, None)
+    run = _prepare(model, cohort, bbvi.Coordinatewise(), Options(1, 1, num_chains=1))
     for moves, names in zip(run.scene.moves, [("W",), *[("o", "x")] * 3], strict=False):
         counts = {move.names[0]: len(move.colours) for move in moves}
         assert counts == {name: 1 if name == "o" else num_factors for name in names}

@@ -1,5 +1,6 @@
 """Section 3.1 made visible: the terms that were found in a log joint, who reads whom, and what was lost."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,13 +10,13 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets.blankets import Blankets, find_blankets
-from bbvi.blankets.patterns import AbstractPattern, Reduction
+from bbvi.blankets.patterns import Reduction
 from bbvi.blankets.read_sets import MOST_PAIRS
 from bbvi.blankets.reads import Lost
 from bbvi.diagnostics.plot_blankets import percent, plot_blankets
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
-from bbvi.model.groups import AbstractGroups, Cohort
+from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
 from bbvi.model.latents import type_name
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
@@ -23,38 +24,36 @@ from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_one_run
 from bbvi.posterior.posterior import Posterior
+from bbvi.posterior.values import element_name
 
 _NUM_DRAWS = 1000
 
 
 class Reading(NamedTuple):
-    """How one array of terms reads one array of latents."""
+    """How one array of terms reads one array of latents: by whole axes, or as a matrix tells."""
 
-    pattern: AbstractPattern | None
-    pairs: sparse.csr_array | None
+    reads: Reduction | sparse.csr_array
 
     def matrix(self) -> sparse.csr_array:
         """Term elements by factors of q."""
-        if self.pairs is not None:
-            return self.pairs
-        assert self.pattern is not None
-        return self.pattern.pairs()
+        return self.reads.pairs() if isinstance(self.reads, Reduction) else self.reads
 
     def per_term(self) -> np.ndarray:
         """How many factors of q each term element reads."""
-        if isinstance(self.pattern, Reduction):
-            free = [s for s, axis in zip(self.pattern.factor_shape, self.pattern.matched, strict=True) if axis is None]
-            return np.full(int(np.prod(self.pattern.term_shape)), int(np.prod(free)))
+        if isinstance(self.reads, Reduction):
+            free = [s for s, axis in zip(self.reads.factor_shape, self.reads.matched, strict=True) if axis is None]
+            return np.full(int(np.prod(self.reads.term_shape)), int(np.prod(free)))
         return self.matrix().sum(1, dtype=int)
 
     def per_latent(self) -> np.ndarray:
         """How many term elements each factor of q is read by."""
-        if isinstance(self.pattern, Reduction):
-            summed = [s for a, s in enumerate(self.pattern.term_shape) if a not in self.pattern.matched]
-            return np.full(int(np.prod(self.pattern.factor_shape)), int(np.prod(summed)))
+        if isinstance(self.reads, Reduction):
+            summed = [self.reads.term_shape[axis] for axis in self.reads.summed]
+            return np.full(int(np.prod(self.reads.factor_shape)), int(np.prod(summed)))
         return self.matrix().sum(0, dtype=int)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """What was found in a log joint: print it, `.plot()` it, or take `.matrix`.
 
@@ -63,26 +62,19 @@ class Explanation:
     where precision was lost and why.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        shapes: dict[str, tuple[int, ...]],
-        readings: dict[str, dict[str, Reading]],
-        *,
-        lines: dict[str, str],
-        shares: dict[str, float],
-        lost: list[Lost],
-        title: str,
-        estimators: dict[str, str],
-    ):
-        self.problem, self.shapes, self.readings = problem, shapes, readings
-        self.lines, self.shares, self.lost, self.title = lines, shares, lost, title
-        self.estimators = estimators
+    problem: Problem
+    shapes: dict[str, tuple[int, ...]]
+    readings: dict[str, dict[str, Reading]]
+    lines: dict[str, str]
+    shares: dict[str, float]
+    lost: list[Lost]
+    title: str
+    estimators: dict[str, str]
 
     @property
     def terms(self) -> list[str]:
         """The names of the rows of `.matrix`."""
-        return [_label(term, index) for term, shape in self.shapes.items() for index in np.ndindex(*shape)]
+        return [element_name(term, index) for term, shape in self.shapes.items() for index in np.ndindex(*shape)]
 
     #: what `terms` was called first
     factors = terms
@@ -91,7 +83,7 @@ class Explanation:
     def latents(self) -> list[str]:
         """The names of the columns of `.matrix`."""
         return [
-            _label(name, index)
+            element_name(name, index)
             for name, latent in self.problem.latents.items()
             for index in np.ndindex(*self.problem.shape(name), *latent.event)
         ]
@@ -145,12 +137,9 @@ class Explanation:
         return rows
 
     def _warnings(self) -> list[str]:
-        if not self.lost:
-            return []
-        places: dict[str, None] = {}
-        for lost in self.lost:
-            places[f"  {lost.line or 'somewhere'}: {lost.why}"] = None
-        return ["Read with less precision than there is (more variance, no bias):\n" + "\n".join(places)]
+        places = dict.fromkeys(f"  {lost.line or 'somewhere'}: {lost.why}" for lost in self.lost)
+        heading = "Read with less precision than there is (more variance, no bias):"
+        return ["\n".join([heading, *places])] if places else []
 
 
 def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = None, group: int = 0) -> Explanation:
@@ -186,33 +175,22 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
         lines |= scope.split.lines
         lost += scope.lost
     readings = {term: _readings(problem, blankets, term, row) for term in shapes}
-    params = _params(problem, posterior, groups, group)
+    params = _params(problem, posterior, group)
     shares = _shares(problem, blankets, params, flat, row)
     elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
     num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
     title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
-    return Explanation(
-        problem,
-        shapes,
-        readings,
-        lines=lines,
-        shares=shares,
-        lost=lost,
-        title=title,
-        estimators={} if posterior is None else posterior.estimators,
-    )
+    estimators = {} if posterior is None else posterior.estimators
+    return Explanation(problem, shapes, readings, lines, shares, lost, title, estimators)
 
 
 def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:
     """The problem of one group at its own length, and its row."""
-    row = jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([group])))
+    rows = groups.take(np.array([group]))
     own = {axis: max(1, int(length[0])) for axis, length in groups.lengths(np.array([group])).items()}
     if isinstance(groups, Cohort):
-        row = dict(row)
-        for name, axis in groups.axes.items():
-            row[name] = row[name][: own[axis]]
-        row["mask"] = {axis: mask[: own[axis]] for axis, mask in row["mask"].items()}
-    return Problem(model, own, 1), row
+        rows = cut_rows(rows, groups.axes, own)
+    return Problem(model, own, 1), jax.tree.map(lambda leaf: leaf[0], rows)
 
 
 def _readings(problem: Problem, blankets: Blankets, term: str, row: Any) -> dict[str, Reading]:
@@ -222,19 +200,16 @@ def _readings(problem: Problem, blankets: Blankets, term: str, row: Any) -> dict
         pattern = scope.patterns.get(name, {}).get(term)
         chosen = [item for item in scope.look_ups.get(name, []) if item.term == term]
         if pattern is not None:
-            found[name] = Reading(pattern, None)
+            found[name] = Reading(pattern if isinstance(pattern, Reduction) else pattern.pairs())
         elif chosen:
-            indices = scope.indices(row)
-            found[name] = Reading(None, sum((i.pairs(indices) for i in chosen[1:]), chosen[0].pairs(indices)))
+            first, *others = (item.pairs(scope.indices(row)) for item in chosen)
+            found[name] = Reading(sum(others, first))
     return found
 
 
-def _params(problem: Problem, posterior: Posterior | None, groups: AbstractGroups | None, group: int) -> Lambda:
-    if posterior is None:
-        params = starting_params(problem, seed_key(0))
-        group = 0
-    else:
-        params = posterior._params
+def _params(problem: Problem, posterior: Posterior | None, group: int) -> Lambda:
+    params = starting_params(problem, seed_key(0)) if posterior is None else posterior._params
+    group = 0 if posterior is None else group
     rows = {}
     for name in problem.locals:
         corner = (group, *(slice(size) for size in problem.shape(name)))
@@ -259,10 +234,6 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
     variances = {name: float(np.var(np.asarray(value, np.float64))) for name, value in sums.items()}
     total = sum(variances.values())
     return {name: variance / total if total > 0 else 0.0 for name, variance in variances.items()}
-
-
-def _label(name: str, index: tuple[int, ...]) -> str:
-    return name + (f"[{','.join(map(str, index))}]" if index else "")
 
 
 def _span(counts: np.ndarray) -> str:

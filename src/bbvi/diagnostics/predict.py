@@ -17,7 +17,7 @@ from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_many_runs
 from bbvi.posterior.arviz import flat_draws
 from bbvi.posterior.posterior import Posterior
-from bbvi.posterior.ratios import Estimate
+from bbvi.posterior.ratios import Estimate, from_samples
 from bbvi.posterior.values import Ragged
 
 _FLOATS_PER_BLOCK = 1 << 24
@@ -116,14 +116,11 @@ def _draws(
                 "is the likelihood of which observation"
             )
         if posterior.model.locals:
-            local = fit(posterior.model, fit_data, hold=posterior, seed=seed, **fit_options)
-            return local.sample(num, seed), posterior.model
+            posterior = fit(posterior.model, fit_data, hold=posterior, seed=seed, **fit_options)
         return posterior.sample(num, seed), posterior.model
     if not isinstance(model, HierarchicalModel):
         raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
-    values = posterior
-    if hasattr(posterior, "posterior"):
-        values = flat_draws(posterior.posterior)
+    values = flat_draws(posterior.posterior) if hasattr(posterior, "posterior") else posterior
     missing = [name for name in (*model.globals, *model.locals) if name not in values]
     if missing:
         raise ValueError(f"the draws lack the latents {missing}")
@@ -193,8 +190,6 @@ def _collect(parts: dict[str, np.ndarray]) -> PredictiveLogLikelihood:
     mean = pointwise.mean()
     per_group = np.bincount(group, weights=pointwise - mean, minlength=keep.shape[0])
     error = np.sqrt((per_group**2).sum()) / len(pointwise)
-    joint_error = joint.std(ddof=1) / np.sqrt(len(joint)) if len(joint) > 1 else np.nan
-    return PredictiveLogLikelihood(
-        Estimate(float(mean), float(error)), Estimate(float(joint.mean()), float(joint_error)), pointwise, joint, group,
-        parts["error"][keep], parts["joint_error"],
-    )  # fmt: skip
+    per_observation = Estimate(float(mean), float(error))
+    errors = parts["error"][keep], parts["joint_error"]
+    return PredictiveLogLikelihood(per_observation, from_samples(joint), pointwise, joint, group, *errors)

@@ -14,7 +14,7 @@ from bbvi.fitting.optimizers import adagrad
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice, Pilot
 from bbvi.gradients.mixed import Mixed
-from bbvi.model.groups import AbstractGroups, Stream
+from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_one_run
 
@@ -50,10 +50,8 @@ class Choosing(NamedTuple):
         def noise(gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
             analysis = self.analysis._replace(wanted=frozenset(names))
             loop = Loop(analysis, Method(gradient, MonteCarlo(_DRAWS), adagrad(), batch_size=self.batch_size))
-            source: Any = self.groups
             key = fold(self.key, "pilot")
-            if isinstance(source, Stream):
-                source = loop.prefetch(source, key, 0, 1)
+            source = loop.source(self.groups, key, 0, 1)
             found = eqx.filter_jit(noise_of_latents, **for_one_run())(loop, params, key, self.data, source, _REPEATS)
             return {name: _DRAWS * float(value) for name, value in found.items()}
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bbvi.fitting.optimizers import check_positive
 from bbvi.fitting.stop import AbstractStop
 
 _POWER, _LATE = 3.0, 15.0
@@ -75,9 +76,8 @@ class Converged(AbstractStop):
     min_steps: int = 100
 
     def __check_init__(self):
-        for name, value in (("tolerance", self.tolerance), ("gain", self.gain)):
-            if not value > 0:
-                raise ValueError(f"Converged: {name} must be positive, got {value}")
+        check_positive("Converged", "tolerance", self.tolerance)
+        check_positive("Converged", "gain", self.gain)
 
     def init(self, params):
         num_rows = {leaf.shape[0] for leaf in jax.tree.leaves(params["locals"])}
@@ -136,8 +136,7 @@ class Converged(AbstractStop):
 
 
 def _start(params: Any, count: Array) -> Averages:
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    return Averages(count, zeros, zeros, zeros, zeros, zeros, zeros)
+    return Averages(count, *[jax.tree.map(jnp.zeros_like, params)] * 6)
 
 
 def _toward(mean: Array, value: Array, count: Array, power: float = _POWER) -> Array:
@@ -164,18 +163,15 @@ def _distances(averages: Averages) -> dict[str, Distance]:
     # the sum of squared weights of the average is (power + 1)**2 / (2 power + 1) / count
     share = jnp.minimum((_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.steps, 1)
 
-    def ratio(mean: Array, noise: Array, fisher: Array) -> tuple[Array, Array]:
+    def of_parameter(params: Array, mean: Array, noise: Array, fisher: Array, late: Array) -> Distance:
         known = fisher > 0
-        return jnp.where(known, (mean**2 + share * noise) / jnp.where(known, fisher, 1), 0).sum(), known.sum()
+        ratio = jnp.where(known, (mean**2 + share * noise) / jnp.where(known, fisher, 1), 0)
+        return Distance(ratio.sum(), known.sum(), jnp.vdot(mean, late - params))
 
+    trees = (averages.params, averages.gradient, averages.noise, averages.fisher, averages.late)
     out = {}
     for name in averages.params:
-        pairs = [
-            ratio(averages.gradient[name][p], averages.noise[name][p], averages.fisher[name][p])
-            for p in averages.params[name]
-        ]
-        moved = jax.tree.map(jnp.subtract, averages.late[name], averages.params[name])
-        ahead = sum((jnp.vdot(averages.gradient[name][p], moved[p]) for p in moved), jnp.zeros(()))
-        total, num = (sum(part, jnp.zeros(())) for part in zip(*pairs, strict=True))
+        parts = [of_parameter(*(tree[name][p] for tree in trees)) for p in averages.params[name]]
+        total, num, ahead = (sum(part, jnp.zeros(())) for part in zip(*parts, strict=True))
         out[name] = Distance(total, num, _AHEAD * ahead)
     return out

@@ -101,9 +101,7 @@ class Loop:
 
         The state handed in is used up.
         """
-        source: Any = groups
-        if isinstance(groups, Stream):
-            source = self.prefetch(groups, key, int(state.step), steps)
+        source = self.source(groups, key, int(state.step), steps)
         return self._compiled((key, data, source, state.step + steps), state)
 
     def elbos(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int) -> np.ndarray:
@@ -119,8 +117,13 @@ class Loop:
             out.append(float(record.elbo[0]))
         return np.array(out)
 
-    def prefetch(self, groups: Stream, key: Key, step: int, steps: int) -> Prefetched:
-        """Fetch the rows of the next steps' batches, filled up to the capacity so that shapes do not change."""
+    def source(self, groups: AbstractGroups | None, key: Key, step: int, steps: int) -> Any:
+        """Return what `batch` takes rows from: the groups, or the rows of the next steps that were fetched from a stream.
+
+        These are filled up to the capacity so that shapes do not change.
+        """
+        if not isinstance(groups, Stream):
+            return groups
         rows = [groups.take(jax.device_get(self.groups(key, step + i))) for i in range(steps)]
         rows += rows[-1:] * (self.capacity - steps)
         return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
@@ -136,15 +139,14 @@ class Loop:
         zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
         record = Record(zeros, zeros, zeros, counts, counts)
         begin = state.step
+
+        def buffers_of(draws: AbstractDraws) -> Any:
+            batch = self.batch(state.params, key, begin, source, jnp.int32(0))
+            return self.gradient.buffers(self.analysis, state.params["globals"], batch, draws)
+
         # memory for the draws of a step, handed on from step to step
-        batch = jax.eval_shape(lambda: self.batch(state.params, key, begin, source, jnp.int32(0)))
-        buffers = jax.eval_shape(
-            lambda b: self.draws.buffers(
-                lambda draws: self.gradient.buffers(self.analysis, state.params["globals"], b, draws)
-            ),
-            batch,
-        )
-        buffers = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), buffers)
+        shapes = jax.eval_shape(lambda: self.draws.buffers(buffers_of))
+        buffers = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         def go_on(carry):
             state, *_ = carry
@@ -189,16 +191,14 @@ class Loop:
         broken = self._broken(estimate, after)
         good = broken < 0
         after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, before)
-        num_groups = self.analysis.problem.num_groups
-        info = Info(estimate, None if batch is None else batch.groups, num_groups)
+        info = Info(estimate, None if batch is None else batch.groups, self.analysis.problem.num_groups)
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)
             stops.append(stop_state)
             fired = jnp.where(good & fires & (fired < 0), number, fired)
-        params = dict(state.params)
-        params["globals"] = after["globals"] if self.analysis.fit_globals else state.params["globals"]
-        if batch is not None and self.analysis.problem.locals:
+        params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
+        if batch is not None and after["rows"]:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
         changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
         change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
@@ -211,24 +211,16 @@ class Loop:
         return new, record, estimate.buffers
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
-        before: dict[str, Lambda] = {"globals": {}, "rows": {}}
-        after: dict[str, Lambda] = {"globals": {}, "rows": {}}
-        optimizer = dict(state.optimizer)
-        if self.analysis.fit_globals and state.params["globals"]:
-            before["globals"] = state.params["globals"]
+        of_globals, families = self._fitted(state.params)["globals"], self._families
+        before = {"globals": of_globals, "rows": {} if batch is None else batch.params}
+        after, optimizer = dict(before), dict(state.optimizer)
+        if of_globals:
             after["globals"], optimizer["globals"] = ascend(
-                self.optimizer,
-                estimate.globals,
-                state.optimizer["globals"],
-                before["globals"],
-                self._families["globals"],
+                self.optimizer, estimate.globals, state.optimizer["globals"], of_globals, families["globals"]
             )
-        if batch is not None and self.analysis.problem.locals:
-            before["rows"] = batch.params
+        if batch is not None and batch.params:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
-            after["rows"], rows = ascend_rows(
-                self.optimizer, estimate.rows, rows, batch.params, self._families["locals"]
-            )
+            after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families["locals"])
             optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
 

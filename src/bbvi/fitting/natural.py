@@ -64,7 +64,7 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def update(updates, state, params=None, *, families, **extra_args):
         changes, squares, shortened = {}, {}, state.shortened
         for name, descent in updates.items():
-            step = _stepper(families[name], eta, reach)
+            step = functools.partial(_step, families[name], eta, reach)
             for _ in range(_factor_axes(families[name], params[name])):
                 step = jax.vmap(step)
             gradient = jax.tree.map(jnp.negative, descent)
@@ -80,20 +80,18 @@ def _factor_axes(family: AbstractFamily, params: Params) -> int:
     return jnp.ndim(params[name]) - len(entry.raw_shape())
 
 
-def _stepper(family: AbstractFamily, eta: float, reach: float):
-    """Make the step of one factor: what to add to its parameters, its sum of squares, and whether it was shortened."""
-
-    def step(params: Params, gradient: Params, squares: Array) -> tuple[Params, Array, Array]:
-        direction = family.natural_gradient(params, gradient)
-        length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
-        whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares.reshape(-1)[0]))
-        size = jnp.where(whole * length > reach, reach / length, whole)
-        size = _inside(family, params, direction, size)
-        new = family.along(params, _times(size, direction))
-        squares = squares + jnp.minimum(length, _LONGEST) ** 2
-        return jax.tree.map(jnp.subtract, new, params), squares, size < whole
-
-    return step
+def _step(
+    family: AbstractFamily, eta: float, reach: float, params: Params, gradient: Params, squares: Array
+) -> tuple[Params, Array, Array]:
+    """Step one factor: what to add to its parameters, its sum of squares, and whether the step was shortened."""
+    direction = family.natural_gradient(params, gradient)
+    length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
+    whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares.reshape(-1)[0]))
+    size = jnp.where(whole * length > reach, reach / length, whole)
+    size = _inside(family, params, direction, size)
+    new = family.along(params, _times(size, direction))
+    squares = squares + jnp.minimum(length, _LONGEST) ** 2
+    return jax.tree.map(jnp.subtract, new, params), squares, size < whole
 
 
 def _inside(family: AbstractFamily, params: Params, direction: Params, size: Array) -> Array:

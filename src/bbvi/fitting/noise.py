@@ -13,12 +13,10 @@ from bbvi.fitting.loop import Loop
 from bbvi.gradients.abstract import Estimate
 from bbvi.numerics.address import Key
 
-Value = Callable[[Estimate, Batch | None], Any]
-
 
 def mean_and_spread(
     loop: Loop, params: dict[str, Lambda], key: Key, data: Any,
-    *, repeats: int, batch: Callable[[Array], Batch | None], value: Value,
+    *, repeats: int, batch: Callable[[Array], Batch | None], value: Callable[[Estimate, Batch | None], Any],
 ) -> tuple[Any, Any]:  # fmt: skip
     """Estimate the gradient `repeats` times and return the mean of `value`, and the sum of squared distances to it."""
 

@@ -43,7 +43,7 @@ class Recheck:
             return
         seed = int(fold(self._key, step)[0])
         beta = self._points(params["globals"], fold(self._key, step, 1), False)
-        z: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        z: list[dict[str, Any]] = [{}, {}]
         row = None
         if self._groups is not None:
             group = np.random.default_rng(seed).integers(len(self._groups), size=1)
@@ -58,10 +58,9 @@ class Recheck:
                     "values than at others, declare with reads= all that its terms can read"
                 )
 
-    def _points(self, params: Lambda, key: Key, local: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        drawn = {name: np.asarray(value) for name, value in self._draw(params, key, local).items()}
-        base, other = ({name: value[..., i] for name, value in drawn.items()} for i in range(2))
-        return base, other
+    def _points(self, params: Lambda, key: Key, local: bool) -> list[dict[str, Any]]:
+        drawn = jax.device_get(self._draw(params, key, local))
+        return [{name: value[..., i] for name, value in drawn.items()} for i in range(2)]
 
 
 def _row(tree: Any, i: int) -> Any:

@@ -19,7 +19,7 @@ from bbvi.fitting.settings import Settings
 from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
 from bbvi.gradients.abstract import AbstractGradient
-from bbvi.model.groups import AbstractGroups, Stream
+from bbvi.model.groups import AbstractGroups
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.numerics.address import Key, fold
 from bbvi.posterior.outcome import Outcome
@@ -48,9 +48,8 @@ class Run(NamedTuple):
 
     def with_estimator(self, gradient: AbstractGradient) -> "Run":
         """Go on with this estimator, which is not chosen again."""
-        return self._replace(
-            loop=self.loop if gradient is self.loop.gradient else self.loop_for(gradient), choosing=None
-        )
+        loop = self.loop if gradient is self.loop.gradient else self.loop_for(gradient)
+        return self._replace(loop=loop, choosing=None)
 
 
 class End(NamedTuple):
@@ -202,10 +201,7 @@ def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[Non
 def _explain_start(run: Run) -> None:
     """Say which term is to blame for a very first step that failed, if a term is."""
     step = jnp.int32(0)
-    source: Any = run.groups
-    if isinstance(run.groups, Stream):
-        source = run.loop.prefetch(run.groups, run.key, 0, 1)
-    batch = run.loop.batch(run.params, run.key, step, source, step)
+    batch = run.loop.batch(run.params, run.key, step, run.loop.source(run.groups, run.key, 0, 1), step)
     raise_if_not_finite(
         run.loop.analysis.problem, run.params["globals"], run.data, batch,
         draws=run.loop.draws, key=run.loop.draws_key(run.key, step),
@@ -220,8 +216,7 @@ def next_length(steps: int, took: float, made: int) -> int:
 def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
     """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
     loop = run.loop
-    fitted = {"globals": state.params["globals"], "locals": state.params["locals"]}
-    average = run.settings.stops[number].average(state.stops[number], fitted)
+    average = run.settings.stops[number].average(state.stops[number], state.params)
     if average is None:
         return state.params
     if not loop.analysis.fit_globals:

@@ -11,10 +11,7 @@ from bbvi.model.latents import Latent
 _ATTRIBUTES = {"inference_library": "bbvi"}
 
 
-def inference_data(
-    groups: Mapping[str, Mapping[str, Any]],
-    dims: Mapping[str, Sequence[str]],
-) -> Any:
+def inference_data(groups: Mapping[str, Mapping[str, Any]], dims: Mapping[str, Sequence[str]]) -> Any:
     """Draws by group and name, first axes chain and draw: an InferenceData, or from ArviZ 1 on a DataTree.
 
     Examples:
@@ -23,17 +20,9 @@ def inference_data(
         >>> dict(data.posterior.x.sizes)
         {'chain': 2, 'draw': 5, 'lab': 3}
     """
-    values = {name: np.asarray(value) for group in groups.values() for name, value in group.items() if name in dims}
-    coords = {
-        axis: np.arange(size)
-        for name, value in values.items()
-        for axis, size in zip(dims[name], value.shape[2:], strict=True)
-    }
     arviz = _library()
-    if arviz.__version__.startswith("0."):
-        options: dict[str, Any] = {**groups, "dims": dict(dims), "coords": coords, "attrs": _ATTRIBUTES}
-        return arviz.from_dict(**options)
-    data = arviz.from_dict(groups, dims=dict(dims), coords=coords)
+    is_old = arviz.__version__.startswith("0.")
+    data = arviz.from_dict(**groups, dims=dict(dims)) if is_old else arviz.from_dict(groups, dims=dict(dims))
     for name in groups:
         data[name].attrs.update(_ATTRIBUTES)
     return data

@@ -1,13 +1,9 @@
 """How good is q: the Pareto shape k-hat of importance ratios (Yao et al. 2018; Vehtari et al. 2024)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.families.abstract import Lambda
-from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 from bbvi.posterior.pareto import pareto_khat
 from bbvi.posterior.ratios import Ratios
@@ -29,33 +25,23 @@ class Khat(float):
         return f"{float(self):.2f}"
 
 
-def flat_khat(log_ratios: np.ndarray) -> Khat:
+def flat_khat(ratios: Ratios, num: int, key: Key) -> Khat:
     """Compute k-hat of all latents jointly."""
-    return Khat(_khat(log_ratios))
+    return Khat(_khat(ratios.of_all(num, key)))
 
 
-def hierarchical_khat(
-    ratios: Ratios,
-    params: dict[str, Lambda],
-    data: Any,
-    groups: AbstractGroups,
-    num: int,
-    key: Key,
-    centre: dict[str, Array],
-) -> Khat:
+def hierarchical_khat(ratios: Ratios, num: int, key: Key, centre: dict[str, Array]) -> Khat:
     """Compute k-hat of the globals, each group integrated out by inner draws, and of each group at central globals."""
-    samples, numbers = jnp.arange(num, dtype=jnp.uint32), np.arange(len(groups))
-    beta, log_ratio = ratios.globals(params["globals"], data, key, samples)
-    inner = [
-        ratios.groups(beta, params["locals"], groups, numbers, fold(key, f"inner {m}"), samples)
-        for m in range(_INNER_DRAWS if params["locals"] else 1)
-    ]
+    samples, params = jnp.arange(num, dtype=jnp.uint32), ratios.params
+    beta, log_ratio = ratios.of_globals(key, samples)
+    num_inner = _INNER_DRAWS if params["locals"] else 1
+    inner = [ratios.of_groups(beta, fold(key, f"inner {m}"), samples) for m in range(num_inner)]
     marginal = np.logaddexp.reduce(inner, axis=0) - np.log(len(inner))
     of_globals = _khat(np.asarray(log_ratio, np.float64) + marginal.sum(0)) if params["globals"] else float("nan")
     if not params["locals"]:
         return Khat(of_globals)
     fixed = {name: jnp.broadcast_to(value[..., None], (*value.shape, num)) for name, value in centre.items()}
-    local = ratios.groups(fixed, params["locals"], groups, numbers, fold(key, "local"), samples)
+    local = ratios.of_groups(fixed, fold(key, "local"), samples)
     return Khat(of_globals, np.array([_khat(row) for row in local]))
 
 

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.draws.draws import MonteCarlo
-from bbvi.families.abstract import Lambda
+from bbvi.families.abstract import AbstractFamily, Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel
@@ -21,7 +20,7 @@ from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import Khat, flat_khat, hierarchical_khat
 from bbvi.posterior.outcome import Outcome, saved_outcome
 from bbvi.posterior.plot import plot_history
-from bbvi.posterior.ratios import Estimate, Ratios, elbo_samples, from_samples
+from bbvi.posterior.ratios import Estimate, Ratios, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
 from bbvi.posterior.values import Ragged, Table, central_value, log_q_of_latent, probabilities, sample_latent
 
@@ -117,32 +116,26 @@ class Posterior:
         return self._problem.members({name: self._draw(name, n, seed, groups) for name in self._problem.latents})
 
     def _draw(self, name: str, n: int, seed: int | Array, groups: Any) -> Any:
-        key, draws, padded = fold(seed_key(seed), "sample"), MonteCarlo(n), tuple(self._problem.lengths.items())
+        key, padded = fold(seed_key(seed), "sample"), tuple(self._problem.lengths.items())
         latent = self._problem.latents[name]
         params, numbers = self._rows(name, groups)
-        if name in self._problem.globals:
-            return sample_latent(params, key, None, name, latent, draws, padded)
-        return self._ragged(
-            latent, sample_latent(params, key, jnp.asarray(numbers), name, latent, draws, padded), numbers, 1
-        )
+        of_groups = jnp.asarray(numbers) if name in self._problem.locals else None
+        return self._ragged(latent, sample_latent(params, key, of_groups, name, latent, n, padded), numbers, 1)
 
     def mean(self, *, groups: Any = None) -> Table:
         """Return the posterior mean of each latent."""
-        return self._statistic("mean", lambda latent, params: _moment(latent, params, 0), lambda x: x.mean(0), groups)
+        return self._statistic("mean", lambda family, params: _moments(family, params)[0], lambda x: x.mean(0), groups)
 
     def sd(self, *, groups: Any = None) -> Table:
         """Return the posterior standard deviation of each latent."""
-        return self._statistic("sd", lambda latent, params: _moment(latent, params, 1), lambda x: x.std(0), groups)
+        return self._statistic("sd", lambda family, params: _moments(family, params)[1], lambda x: x.std(0), groups)
 
     def quantile(self, p: float, *, groups: Any = None) -> Table:
         """Return the marginal posterior quantile of each latent."""
         if not (isinstance(p, (int, float, np.number)) and 0 <= p <= 1):
             raise ValueError(f"quantile: p must be a number between 0 and 1, got {p!r}")
         return self._statistic(
-            "quantile",
-            lambda latent, params: latent.family.quantile(params, p),
-            lambda x: np.quantile(x, p, axis=0),
-            groups,
+            "quantile", lambda family, params: family.quantile(params, p), lambda x: np.quantile(x, p, 0), groups
         )
 
     def probs(self, *, groups: Any = None) -> Table:
@@ -157,7 +150,7 @@ class Posterior:
                         f"{member!r} is {own.support}: it has no finite list of values; use mean() or quantile()"
                     )
                 continue
-            out[name] = self._ragged(latent, value, numbers, 0) if name in self._problem.locals else value
+            out[name] = self._ragged(latent, value, numbers, 0)
         return Table(out, refused)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
@@ -179,8 +172,7 @@ class Posterior:
 
     def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
         """Estimate the ELBO from n fresh draws: a float with a `.standard_error`."""
-        ratios, flat, groups = self._ratios(data)
-        return from_samples(elbo_samples(ratios, self._params, flat, groups, n, seed_key(seed)))
+        return from_samples(self._ratios(data).of_all(n, seed_key(seed)))
 
     def khat(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Khat:
         """Compute Pareto k-hat of q against the posterior: below 0.7 q is near enough for importance sampling.
@@ -188,16 +180,15 @@ class Posterior:
         A float for the globals jointly (all latents of a flat model), with `.locals` for each group given the
         globals.
         """
-        ratios, flat, groups = self._ratios(data)
-        key = fold(seed_key(seed), "khat")
-        if groups is None:
-            return flat_khat(elbo_samples(ratios, self._params, flat, None, n, key))
+        ratios, key = self._ratios(data), fold(seed_key(seed), "khat")
+        if ratios.groups is None:
+            return flat_khat(ratios, n, key)
         means = self._problem.joined(self.mean())
         centre = {
             name: central_value(latent, self._params["globals"][name], means.get(name))
             for name, latent in self._problem.globals.items()
         }
-        return hierarchical_khat(ratios, self._params, flat, groups, n, key, centre)
+        return hierarchical_khat(ratios, n, key, centre)
 
     def summary(self, *, limit: int = 100, groups: Any = None) -> "pd.DataFrame":
         """Tabulate means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
@@ -255,7 +246,7 @@ class Posterior:
         return Ragged.of(values, own, group_axis)
 
     def _statistic(
-        self, what: str, exact: Callable[[Latent, Any], Any], of_draws: Callable[[np.ndarray], np.ndarray], groups: Any
+        self, what: str, exact: Callable[[AbstractFamily, Any], Any], of_draws: Callable[[np.ndarray], Any], groups: Any
     ) -> Table:
         out, refused = {}, {}
         for name, latent in self._problem.latents.items():
@@ -265,21 +256,20 @@ class Posterior:
                 )
                 continue
             params, numbers = self._rows(name, groups)
-            value = exact(latent, params)
-            local = name in self._problem.locals
+            value = exact(latent.family, params)
             if value is None:
                 drawn = self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups)
                 value = of_draws(np.asarray(drawn.padded if isinstance(drawn, Ragged) else drawn, np.float64))
-            out[name] = self._ragged(latent, value, numbers, 0) if local else value
+            out[name] = self._ragged(latent, value, numbers, 0)
         return Table(self._problem.members(out), refused)
 
-    def _ratios(self, data: Any) -> tuple[Ratios, Any, AbstractGroups | None]:
+    def _ratios(self, data: Any) -> Ratios:
         problem, flat, groups = self._problem, self._data, self._groups
         if data is not None:
             problem, flat, groups = _bind_again("this posterior", problem, data)
         elif self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
-        return Ratios(problem, flat, groups), flat, groups
+        return Ratios(problem, self._params, flat, groups)
 
 
 def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Posterior:
@@ -320,6 +310,5 @@ def _bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, A
     return problem, flat, groups
 
 
-def _moment(latent: Latent, params: Any, index: int) -> Any:
-    moments = latent.family.moments(params)
-    return None if moments is None else moments[index]
+def _moments(family: AbstractFamily, params: Any) -> tuple[Any, Any]:
+    return family.moments(params) or (None, None)

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import row_shapes
-from bbvi.blankets.trace import Trace, trace_group, trace_prior
-from bbvi.draws.batch import Batch
+from bbvi.blankets.trace import trace_group, trace_prior
 from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
@@ -43,91 +42,63 @@ def from_samples(samples: np.ndarray) -> Estimate:
 
 
 class Ratios:
-    """log p - log q of a problem at draws of (seed, sample, group): the globals' part and each group's."""
+    """log p - log q at draws of (key, sample, group) from a fitted q: the globals' part and each group's."""
 
-    def __init__(self, problem: Problem, data: Any, groups: AbstractGroups | None):
+    def __init__(self, problem: Problem, params: dict[str, Lambda], data: Any, groups: AbstractGroups | None):
+        self.problem, self.params, self.groups, self._data = problem, params, groups, data
         prior = trace_prior(problem, data)
         group = None if groups is None else trace_group(problem, row_shapes(groups))
-        self.problem = problem
-        self.floats_per_draw = max(trace.largest() for trace in (prior, group) if trace is not None)
+        self._floats_per_draw = max(trace.largest() for trace in (prior, group) if trace is not None)
 
-        def at_globals(params: Lambda, data: Any, key: Key, samples: Array):
+        def at_globals(params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
             return beta, total(prior.at_samples((beta,), data, len(samples))) - log_q_total
 
-        def at_groups(beta: dict[str, Array], batch: Batch, key: Key, samples: Array) -> Float[Array, "batch samples"]:
+        def at_group(
+            beta: dict[str, Array], key: Key, samples: Array, of_group: tuple[Array, Any, dict[str, Array], Lambda]
+        ) -> Float[Array, " samples"]:
             assert group is not None
-            return group_log_ratios(problem, group, beta, batch, key=key, samples=samples)
+            number, row, own, params = of_group
+            z, log_q_total = draw_values(
+                problem, problem.locals, params, key=fold(key, number), samples=samples, group=number, own=own
+            )
+            return total(group.at_samples((beta, z), row, len(samples))) - log_q_total
 
         self._at_globals = eqx.filter_jit(at_globals, **for_many_runs())
-        self._at_groups = eqx.filter_jit(at_groups, **for_many_runs())
+        self._at_groups = eqx.filter_jit(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
 
-    def globals(self, params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
+    def of_globals(self, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""
-        out = self._at_globals(params, data, key, samples)
+        out = self._at_globals(self.params["globals"], self._data, key, samples)
         if self.problem.opaque:
             jax.block_until_ready(out)
             self.problem.raise_failure()
         return out
 
-    def groups(
-        self,
-        beta: dict[str, Array],
-        rows: Lambda,
-        groups: AbstractGroups,
-        numbers: np.ndarray,
-        key: Key,
-        samples: Array,
-    ) -> np.ndarray:
-        """log p(x_i, z_i | beta) - log q(z_i) for these groups, in blocks that stay small in memory."""
-        most = max(1, _FLOATS_PER_BLOCK // max(1, self.floats_per_draw * len(samples)))
+    def of_groups(self, beta: dict[str, Array], key: Key, samples: Array) -> Float[np.ndarray, "groups samples"]:
+        """log p(x_i, z_i | beta) - log q(z_i) of every group, in blocks that stay small in memory."""
+        assert self.groups is not None
+        num = len(self.groups)
+        size = max(1, min(num, _FLOATS_PER_BLOCK // max(1, self._floats_per_draw * len(samples))))
         out = []
-        for begin in range(0, len(numbers), most):
-            block = numbers[begin : begin + most]
-            padded = np.concatenate([block, np.repeat(block[-1:], min(most, len(numbers)) - len(block))])
-            local = jax.tree.map(lambda leaf, p=padded: leaf[p], rows)
-            batch = Batch(
-                jnp.asarray(padded), groups.take(padded), groups.lengths(padded), local, num_groups=len(groups)
-            )
-            out.append(np.asarray(self._at_groups(beta, batch, key, samples))[: len(block)])
+        for begin in range(0, num, size):
+            # the last block is filled up by the last group
+            numbers = np.minimum(np.arange(begin, begin + size), num - 1)
+            local = jax.tree.map(lambda leaf, n=numbers: leaf[n], self.params["locals"])
+            block = (jnp.asarray(numbers), self.groups.take(numbers), self.groups.lengths(numbers), local)
+            out.append(np.asarray(self._at_groups(beta, key, samples, block)))
             self.problem.raise_failure()
-        return np.concatenate(out)
+        return np.concatenate(out)[:num]
 
-
-def elbo_samples(
-    ratios: Ratios,
-    params: dict[str, Lambda],
-    data: Any,
-    groups: AbstractGroups | None,
-    num: int,
-    key: Key,
-    *,
-    numbers: np.ndarray | None = None,
-) -> np.ndarray:
-    """`num` samples of log p(x, z) - log q(z); with `numbers`, from these groups alone, scaled up to all."""
-    size = cut_samples(MonteCarlo(num), ratios.floats_per_draw).chunk
-    out = []
-    for begin in range(0, num, size):
-        samples = jnp.arange(begin, begin + size, dtype=jnp.uint32)
-        beta, value = ratios.globals(params["globals"], data, fold(key, "elbo"), samples)
-        total_ = np.asarray(value, np.float64)
-        if groups is not None:
-            chosen = np.arange(len(groups)) if numbers is None else numbers
-            local = ratios.groups(beta, params["locals"], groups, chosen, fold(key, "elbo"), samples)
-            total_ = total_ + local.astype(np.float64).sum(0) * (len(groups) / len(chosen))
-        out.append(total_)
-    return np.concatenate(out)[:num]
-
-
-def group_log_ratios(
-    problem: Problem, trace: Trace, beta: dict[str, Array], batch: Batch, *, key: Key, samples: Array
-) -> Float[Array, "batch samples"]:
-    """log p(x_i, z_i | beta) - log q(z_i) of each group, at its draws and the given samples of the globals."""
-
-    def one(group, row, own, params):
-        z, log_q_total = draw_values(
-            problem, problem.locals, params, key=fold(key, group), samples=samples, group=group, own=own
-        )
-        return total(trace.at_samples((beta, z), row, len(samples))) - log_q_total
-
-    return jax.vmap(one)(batch.groups, batch.rows, batch.lengths, batch.params)
+    def of_all(self, num: int, key: Key) -> Float[np.ndarray, " samples"]:
+        """`num` samples of log p(x, z) - log q(z)."""
+        size = cut_samples(MonteCarlo(num), self._floats_per_draw).chunk
+        out = []
+        for begin in range(0, num, size):
+            samples = jnp.arange(begin, begin + size, dtype=jnp.uint32)
+            beta, of_globals = self.of_globals(fold(key, "elbo"), samples)
+            value = np.asarray(of_globals, np.float64)
+            if self.groups is not None:
+                value = value + self.of_groups(beta, fold(key, "elbo"), samples).astype(np.float64).sum(0)
+            out.append(value)
+        return np.concatenate(out)[:num]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 _FORMAT = 2
@@ -57,14 +58,10 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     return header, arrays
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
+def flatten(tree: dict[str, Any]) -> dict[str, np.ndarray]:
     """Turn nested dicts of arrays into one dict with names joined by a slash."""
-    if not isinstance(tree, dict):
-        return {prefix: np.asarray(tree)}
-    out: dict[str, np.ndarray] = {}
-    for name, value in tree.items():
-        out |= flatten(value, f"{prefix}/{name}" if prefix else name)
-    return out
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
 def unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Tables for people and draws for ArviZ."""
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bbvi.posterior.arviz import inference_data
-from bbvi.posterior.values import Ragged
+from bbvi.posterior.arviz import dims_of, inference_data
+from bbvi.posterior.values import Ragged, element_name
 
 
 def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
@@ -70,16 +69,11 @@ class _Summary(pd.DataFrame):
 
 def _elements(value: Any, groups: Any, name: str, *, discrete: bool):
     """Yield a label such as theta[3] and the index of each element."""
-    if groups is None:
-        shape = np.shape(value)[:-1] if discrete else np.shape(value)
-        for index in np.ndindex(*shape):
-            yield name + (str(list(index)).replace(" ", "") if index else ""), index
-        return
-    for i, group in enumerate(groups):
-        one = value[i]
+    parts = [((), (), value)] if groups is None else [((g,), (i,), value[i]) for i, g in enumerate(groups)]
+    for group, place, one in parts:
         shape = np.shape(one)[:-1] if discrete else np.shape(one)
         for index in np.ndindex(*shape):
-            yield f"{name}[{','.join(map(str, (group, *index)))}]", (i, *index)
+            yield element_name(name, (*group, *index)), (*place, *index)
 
 
 def _at(value: Any, index: tuple[int, ...]) -> Any:
@@ -94,21 +88,15 @@ def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
     values: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
     for name, latent in (posterior.model.globals | posterior.model.locals).items():
-        local = name in posterior.model.locals
+        dims[name] = dims_of(name, latent, name in posterior.model.locals)
         value = draws[name]
-        if isinstance(value, Ragged):
-            value = _with_nan(value)
-        array = np.asarray(value)
-        axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
-        axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
-        dims[name] = (["group"] if local else []) + axes
-        values[name] = array[None]
+        values[name] = np.asarray(_with_nan(value) if isinstance(value, Ragged) else value)[None]
     return inference_data({"posterior": values}, dims)
 
 
 def _with_nan(value: Ragged) -> np.ndarray:
     out = np.full(value.padded.shape, np.nan)
     for group, one in enumerate(value):
-        corner: Any = tuple(itertools.starmap(slice, ((0, size) for size in np.shape(one)[1:])))
+        corner: Any = tuple(map(slice, np.shape(one)[1:]))
         out[(slice(None), group, *corner)] = one
     return out

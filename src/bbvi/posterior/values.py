@@ -13,6 +13,9 @@ from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
 
+#: the length to which each ragged axis is padded, hashable
+Padded = tuple[tuple[str, int], ...]
+
 
 class _Lengths:
     """Groups' lengths and the axes they belong to, compared by identity so that they can ride in a tree."""
@@ -75,18 +78,12 @@ class Table(dict):
 
 # compiled once for a latent and a number of draws, however often they are asked for; without options for the compiler,
 # which JAX would refuse inside a program of the user's
-@functools.partial(jax.jit, static_argnames=("name", "latent", "draws", "padded"))
+@functools.partial(jax.jit, static_argnames=("name", "latent", "num", "padded"))
 def sample_latent(
-    params: Any,
-    key: Key,
-    groups: Array | None,
-    name: str,
-    latent: Latent,
-    draws: MonteCarlo,
-    padded: tuple[tuple[str, int], ...],
+    params: Any, key: Key, groups: Array | None, name: str, latent: Latent, num: int, padded: Padded
 ) -> Array:
     """Draw from one latent's q: `(draws, ...)`, or from these groups' rows, `(draws, group, ...)`."""
-    samples = jnp.arange(draws.num, dtype=jnp.uint32)
+    draws, samples = MonteCarlo(num), jnp.arange(num, dtype=jnp.uint32)
 
     def one(p: Any, at: Key) -> Array:
         u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
@@ -99,7 +96,7 @@ def sample_latent(
 
 @functools.partial(jax.jit, static_argnames=("latent", "padded", "local"))
 def log_q_of_latent(
-    params: Any, z: Array, own: dict[str, Array], latent: Latent, padded: tuple[tuple[str, int], ...], local: bool
+    params: Any, z: Array, own: dict[str, Array], latent: Latent, padded: Padded, local: bool
 ) -> Float[Array, ""]:
     """Return log q of one latent, summed over its factors that are not padding."""
 
@@ -119,6 +116,11 @@ def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:
     if groups is None:
         return {}
     return {axis: np.asarray(own) for axis, own in groups.lengths(np.arange(len(groups))).items()}
+
+
+def element_name(name: str, index: tuple[int, ...]) -> str:
+    """Name an element of an array for people: theta[3], or theta alone for a single number."""
+    return name + (f"[{','.join(map(str, index))}]" if index else "")
 
 
 def probabilities(latent: Latent, params: Any) -> np.ndarray | None:

@@ -24,12 +24,23 @@ _FLOATS_PER_CHUNK = 1 << 25
 _GAIN_POWER = -0.6
 
 
-class Schedule(NamedTuple):
-    """How many sweeps come before the draws, how many draws there are, and the sweeps from one to the next."""
+class Options(NamedTuple):
+    """How to sample: the options of `metropolis_within_gibbs`."""
 
-    num_burn_in: int
-    num_draws: int
-    thin: int
+    num_draws: int = 1000
+    num_burn_in: int = 1000
+    num_chains: int = 4
+    thin: int = 1
+    seed: int | Array = 0
+    hold: Any = None
+    keep: Sequence[str] | None = None
+
+    def check(self) -> None:
+        """Refuse numbers that are too small or no integers."""
+        for name, least in {"num_burn_in": 0, "num_draws": 1, "thin": 1, "num_chains": 1}.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
     def sweeps(self, done: int) -> int:
         """Count the sweeps of the first `done` chunks' entries: those of burn-in are one sweep each, draws are `thin`."""
@@ -116,27 +127,27 @@ class Run(NamedTuple):
     held: Arrays | None
     key: Key
     keep: tuple[str, ...]
-    schedule: Schedule
+    options: Options
 
 
 def drain(run: Run) -> Iterator[Chains]:
     """Run chunk after chunk. The length of a chunk depends on the clock; nothing that is computed does."""
-    began, schedule = time.monotonic(), run.schedule
+    began, options = time.monotonic(), run.options
     compiled = _Compiled(run)
     records: list[Record] = []
     state, done, length = run.state, 0, 1
-    while done < schedule.num_burn_in + schedule.num_draws:
-        burning = done < schedule.num_burn_in
-        left = schedule.num_burn_in + (0 if burning else schedule.num_draws) - done
+    while done < options.num_burn_in + options.num_draws:
+        burning = done < options.num_burn_in
+        left = options.num_burn_in + (0 if burning else options.num_draws) - done
         count, before = min(length, left, compiled.capacity), time.monotonic()
         state, record = compiled.chunk(state, done, count)
         if not burning:
             records = [*records, record]
-        took = (time.monotonic() - before) * (schedule.thin if burning else 1)
+        took = (time.monotonic() - before) * (options.thin if burning else 1)
         # the first call compiled: its time says nothing
         length = next_length(length, took, count) if done else 1
         done += count
-        yield Chains(run, records, schedule.sweeps(done), time.monotonic() - began)
+        yield Chains(run, records, options.sweeps(done), time.monotonic() - began)
 
 
 class _Compiled:
@@ -150,11 +161,11 @@ class _Compiled:
         self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains), **for_many_runs())
 
     def chunk(self, state: ChainState, done: int, count: int) -> tuple[ChainState, Record]:
-        schedule, which = self.run.schedule, np.zeros(self.capacity, np.int32)
+        options, which = self.run.options, np.zeros(self.capacity, np.int32)
         if self.run.held is not None:
-            which[:count] = [held_draw(schedule, done + i) for i in range(count)]
-        thin = 1 if done < schedule.num_burn_in else schedule.thin
-        span = Span(jnp.asarray(which), *map(jnp.int32, (count, schedule.sweeps(done), thin, schedule.num_burn_in)))
+            which[:count] = [held_draw(options, done + i) for i in range(count)]
+        thin = 1 if done < options.num_burn_in else options.thin
+        span = Span(jnp.asarray(which), *map(jnp.int32, (count, options.sweeps(done), thin, options.num_burn_in)))
         state, record = self._chunk(state, self._chains, self.run.held, self.run.lanes, self.run.key, span)
         return state, jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], record)
 
@@ -212,8 +223,8 @@ def _rates(scene: Scene, accepted: list[Arrays], lanes: list[Lanes]) -> Arrays:
     return made
 
 
-def held_draw(schedule: Schedule, done: int) -> int:
+def held_draw(options: Options, done: int) -> int:
     """Choose the draw of the globals to hold for this draw; burn-in goes through all of them, backwards to the first."""
-    if done >= schedule.num_burn_in:
-        return done - schedule.num_burn_in
-    return (schedule.num_burn_in - 1 - done) * schedule.num_draws // schedule.num_burn_in
+    if done >= options.num_burn_in:
+        return done - options.num_burn_in
+    return (options.num_burn_in - 1 - done) * options.num_draws // options.num_burn_in

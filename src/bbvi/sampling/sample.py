@@ -23,7 +23,7 @@ from bbvi.model.start import starting_params
 from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.numerics.xla import for_one_run
 from bbvi.posterior.arviz import flat_draws
-from bbvi.sampling.chains import Chains, Run, Schedule, drain
+from bbvi.sampling.chains import Chains, Options, Run, drain
 from bbvi.sampling.lanes import all_lanes
 from bbvi.sampling.proposals import AbstractProposal, proposal
 from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, ChainState, Coordinatewise, Scene, evaluate, points
@@ -70,10 +70,8 @@ def metropolis_within_gibbs(
         >>> print(f"{float(draws.posterior['rate'].mean()):.1f}")  # the posterior is Gamma(14, 4)
         3.5
     """
-    return _draws(
-        model, data, Coordinatewise(), progress, num_draws=num_draws, num_burn_in=num_burn_in, num_chains=num_chains,
-        thin=thin, seed=seed, hold=hold, keep=keep,
-    )  # fmt: skip
+    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
+    return _draws(model, data, Coordinatewise(), options, progress)
 
 
 def metropolis_hastings(
@@ -91,7 +89,7 @@ def metropolis_hastings(
 ) -> Any:
     """Draw by plain Metropolis-Hastings, which proposes and decides on all latents at once.
 
-    It is here because the paper compares with it: in many dimensions it fails. Arguments and result are those of
+    It is here because the paper compares with it: in many dimensions it fails. Options and result are those of
     `metropolis_within_gibbs`.
 
     Examples:
@@ -100,16 +98,14 @@ def metropolis_hastings(
         >>> bbvi.metropolis_hastings(model, num_draws=100, num_burn_in=100).posterior["mu"].shape
         (4, 100)
     """
-    return _draws(
-        model, data, AllAtOnce(), progress, num_draws=num_draws, num_burn_in=num_burn_in, num_chains=num_chains,
-        thin=thin, seed=seed, hold=hold, keep=keep,
-    )  # fmt: skip
+    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
+    return _draws(model, data, AllAtOnce(), options, progress)
 
 
-def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, progress: bool | None, **options: Any) -> Any:
-    total = options["num_burn_in"] + options["num_draws"] * options["thin"]
+def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options, progress: bool | None) -> Any:
+    total = options.num_burn_in + options.num_draws * options.thin
     with progress_bar(progress, total, shown="log p") as report:
-        for chains in iterate_metropolis(model, data, kernel=kernel, **options):
+        for chains in _iterate(model, data, kernel, options):
             report(chains.num_sweeps, chains.log_joint)
     return chains.to_arviz()
 
@@ -129,7 +125,8 @@ def iterate_metropolis(
 ) -> Iterator[Chains]:
     """Run `metropolis_within_gibbs` as a generator: yield the chains so far, once for each compiled chunk of sweeps.
 
-    `kernel` is `Coordinatewise()` by default; `AllAtOnce()` is plain Metropolis-Hastings.
+    `kernel` is `Coordinatewise()` by default; `AllAtOnce()` is plain Metropolis-Hastings. The other options are those of
+    `metropolis_within_gibbs` but for `progress`.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -139,24 +136,16 @@ def iterate_metropolis(
         >>> chains.num_draws
         50
     """
-    schedule = _schedule(num_burn_in, num_draws, thin, num_chains)
-    run = _prepare(model, data, kernel or Coordinatewise(), schedule, num_chains, seed, hold, keep)
-    yield from drain(run)
+    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
+    return _iterate(model, data, kernel or Coordinatewise(), options)
 
 
-def _schedule(num_burn_in: int, num_draws: int, thin: int, num_chains: int) -> Schedule:
-    for name, value, least in (
-        ("num_burn_in", num_burn_in, 0), ("num_draws", num_draws, 1), ("thin", thin, 1), ("num_chains", num_chains, 1),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    return Schedule(int(num_burn_in), int(num_draws), int(thin))
+def _iterate(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Iterator[Chains]:
+    yield from drain(_prepare(model, data, kernel, options))
 
 
-def _prepare(
-    model: AnyModel, data: Any, kernel: AbstractKernel, schedule: Schedule, num_chains: int, seed: Any, hold: Any,
-    keep: Sequence[str] | None,
-) -> Run:  # fmt: skip
+def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Run:
+    options.check()
     if not isinstance(kernel, AbstractKernel):
         raise TypeError(f"kernel= takes bbvi.Coordinatewise() or bbvi.AllAtOnce(), got {kernel!r}")
     problem, flat, groups = bind(without_blocks(model), data)
@@ -167,6 +156,7 @@ def _prepare(
         )
     if isinstance(groups, Stream):
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
+    keep, hold, key = options.keep, options.hold, seed_key(options.seed)
     unknown = [name for name in keep or () if name not in problem.latents]
     if unknown:
         raise ValueError(f"keep= names {unknown}; the latents are {list(problem.latents)}")
@@ -176,16 +166,15 @@ def _prepare(
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, analysis.blankets, groups)
-    key = seed_key(seed)
     lanes = all_lanes(analysis, flat, groups)
     scene = _scene(analysis, groups, hold is None)
-    held = None if hold is None else _held(problem, scene, hold, num_chains, schedule.num_draws)
-    state = _start(scene, problem, lanes, key, num_chains)
+    held = None if hold is None else _held(problem, scene, hold, options.num_chains, options.num_draws)
+    state = _start(scene, problem, lanes, key, options.num_chains)
     if held is not None:
         state = state._replace(u=[{name: leaf[:, 0] for name, leaf in held.items()}, *state.u[1:]])
     _check_start(scene, state, lanes)
     kept = tuple(name for name in problem.latents if keep is None or name in keep)
-    return Run(problem, kernel, scene, lanes, state, held, fold(key, "metropolis"), kept, schedule)
+    return Run(problem, kernel, scene, lanes, state, held, fold(key, "metropolis"), kept, options)
 
 
 def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:

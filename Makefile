@@ -21,7 +21,7 @@ study: $(STAMP) ## Run the paper's empirical study and write its report; options
 	$(BIN)/bbvi study $(ARGS)
 
 test: $(STAMP) ## Run the tests and doctests, without the slow ones
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 compat: ## Run the tests marked compat on every Python found, dependencies newest and oldest; PYTHONS="..." or ONLY=newest
 	$(PYTHON) tools/compat.py --pythons "$(PYTHONS)" --only "$(ONLY)"

@@ -49,7 +49,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     for group in np.unique(np.concatenate(shortest)):
         z = values(problem.locals)
         row, mixed, moved = otherwise(z, values(problem.locals), groups, jnp.asarray(group))
-        terms, axis = terms_at(beta, z, row), next(iter(groups.longest))
+        terms, axis = terms_at(beta, z, row), next(iter(groups.padded()))
         _check_same(terms, terms_at(beta, mixed, row), int(group), "latents", axis)
         _check_same(terms, terms_at(beta, z, moved), int(group), "data", axis)
 

@@ -36,10 +36,9 @@ def dimensions(problem: Problem, blankets: Blankets) -> dict[str, np.ndarray]:
     first = 0
     fixed = [name for name, latent in problem.locals.items() if not latent.ragged_axes]
     for names in (list(problem.globals), fixed):
-        found |= _coloured(problem, blankets, names, uniforms)
-        last = max((int(found[name].max()) for name in names), default=-1)
-        found |= {name: first + found[name] for name in names}
-        first += last + 1
+        made = _coloured(problem, blankets, names, uniforms)
+        found |= {name: first + table for name, table in made.items()}
+        first = 1 + max((int(table.max()) for table in found.values()), default=-1)
     axes = dict.fromkeys(latent.ragged_axes for latent in problem.locals.values() if latent.ragged_axes)
     for turn, of_axes in enumerate(axes):
         names = [name for name, latent in problem.locals.items() if latent.ragged_axes == of_axes]

@@ -106,10 +106,9 @@ def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
     num = len(rows.elements)
     fill = -num % tile_size(num, num_samples)
     if fill:
-        real = jnp.ones(num, bool) if rows.real is None else rows.real
-        rows = jax.tree.map(
-            lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows._replace(real=None)
-        )._replace(real=jnp.concatenate([real, jnp.zeros(fill, bool)]))
+        rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows)
+        new = jnp.arange(num + fill) >= num
+        rows = rows._replace(real=~new if rows.real is None else rows.real & ~new)
     return rows._replace(prepared=drawer.prepare(rows.prepared))
 
 

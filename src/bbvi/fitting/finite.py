@@ -1,5 +1,6 @@
 """Name the first term of log p that is not finite, and the draw at which it is not."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import AbstractDraws, draw_values
 from bbvi.families.abstract import Lambda
-from bbvi.model.problem import Problem, Terms, group_terms, prior_terms
+from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
 
 
@@ -19,7 +20,8 @@ def raise_if_not_finite(
     """Evaluate the first step's draws once more and raise at the first term that is not finite."""
     samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
     beta, _ = draw_values(problem, problem.globals, params, draws=draws, key=key, samples=samples)
-    _check_finite(prior_terms(problem, beta, data, len(samples)), beta, None)
+    at_samples = functools.partial(jax.vmap, in_axes=-1, out_axes=-1, axis_size=len(samples))
+    _check_finite(at_samples(lambda b: problem.prior_terms(b, data))(beta), beta, None)
     if batch is None:
         return
     for i, group in enumerate(np.asarray(batch.groups)):
@@ -28,7 +30,8 @@ def raise_if_not_finite(
         z, _ = draw_values(
             problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
         )
-        _check_finite(group_terms(problem, beta, z, row, len(samples)), beta | z, int(group))
+        terms = at_samples(lambda b, z, row=row: problem.group_terms(b, z, row))(beta, z)
+        _check_finite(terms, beta | z, int(group))
 
 
 def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> None:

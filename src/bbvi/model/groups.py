@@ -33,13 +33,13 @@ class AbstractGroups(eqx.Module):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @abstractmethod
     def padded(self) -> dict[str, int]:
-        """The length to which each ragged axis is padded."""
+        """Return the length to which each ragged axis is padded, if there are such axes."""
+        return {}
 
-    @abstractmethod
     def lengths(self, indices: Any) -> dict[str, Array]:
         """Give each group's own length of each ragged axis."""
+        return {}
 
     @abstractmethod
     def take(self, indices: Any) -> Any:
@@ -54,12 +54,6 @@ class ArrayGroups(AbstractGroups):
     def __len__(self):
         return jax.tree.leaves(self.arrays)[0].shape[0]
 
-    def padded(self):
-        return {}
-
-    def lengths(self, indices):
-        return {}
-
     def take(self, indices):
         return jax.tree.map(lambda leaf: leaf[indices], self.arrays)
 
@@ -67,21 +61,20 @@ class ArrayGroups(AbstractGroups):
 class Cohort(AbstractGroups):
     """Groups whose named axes differ in length, padded at the end with zeros; `axes` tells each field's axis.
 
-    `bucket` is each group's bucket, and `buckets` their lengths.
+    `bucket` is each group's bucket, and `buckets` their lengths, the longest last.
     """
 
     fields: dict[str, Any]
     own: dict[str, Array]
     bucket: Array
     buckets: tuple[dict[str, int], ...] = eqx.field(static=True)
-    longest: dict[str, int] = eqx.field(static=True)
     axes: dict[str, str] = eqx.field(static=True)
 
     def __len__(self):
         return next(iter(self.own.values())).shape[0]
 
     def padded(self):
-        return dict(self.longest)
+        return dict(self.buckets[-1])
 
     def lengths(self, indices):
         return {axis: own[indices] for axis, own in self.own.items()}
@@ -89,7 +82,7 @@ class Cohort(AbstractGroups):
     def take(self, indices):
         rows = jax.tree.map(lambda leaf: leaf[indices], self.fields)
         own = self.lengths(indices)
-        mask = {axis: jnp.arange(self.longest[axis]) < own[axis][..., None] for axis in own}
+        mask = {axis: jnp.arange(longest) < own[axis][..., None] for axis, longest in self.padded().items()}
         return {**rows, "mask": mask, "length": own}
 
 
@@ -100,12 +93,6 @@ class Stream(AbstractGroups):
 
     def __len__(self):
         return len(self.source)
-
-    def padded(self):
-        return {}
-
-    def lengths(self, indices):
-        return {}
 
     def take(self, indices):
         rows = jax.tree.map(_as_numpy, self.source[np.asarray(indices)])
@@ -132,26 +119,27 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
     """
     if not axes:
         raise ValueError('bbvi.ragged needs at least one named axis, for example visit={"labs": [...]}')
-    fields: dict[str, Any] = {}
-    own: dict[str, Array] = {}
-    longest: dict[str, int] = {}
-    for axis, columns in axes.items():
-        lengths = _lengths(axis, columns)
-        own[axis], longest[axis] = jnp.asarray(lengths), int(max(lengths.max(), 1))
-        for name, arrays in columns.items():
-            _add(fields, name, _pad([np.asarray(a) for a in arrays], longest[axis], f"{axis}.{name}"))
-    for name, values in (group or {}).items():
-        _add(fields, name, jax.tree.map(_as_numpy, values, is_leaf=is_number_list))
-        if any(leaf.ndim == 0 for leaf in jax.tree.leaves(fields[name])):
-            raise ValueError(f"bbvi.ragged: group field {name!r} is a single number; it needs one entry per group")
+    own = {axis: _lengths(axis, columns) for axis, columns in axes.items()}
+    names = ["mask", "length", *(name for columns in axes.values() for name in columns), *(group or {})]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"bbvi.ragged: the field name {name!r} is taken; choose another")
+    fields: dict[str, Any] = jax.tree.map(_as_numpy, dict(group or {}), is_leaf=is_number_list)
     counts = {axis: len(lengths) for axis, lengths in own.items()}
-    counts |= {f"group field {path}": leaf.shape[0] for path, leaf in _leaves({k: fields[k] for k in group or {}})}
+    for name, values in fields.items():
+        for path, leaf in _leaves(values):
+            if leaf.ndim == 0:
+                raise ValueError(f"bbvi.ragged: group field {name!r} is a single number; it needs one entry per group")
+            counts[f"group field {name}{path}"] = len(leaf)
     if len(set(counts.values())) > 1:
         raise ValueError(f"bbvi.ragged: the numbers of groups disagree: {counts}")
+    buckets, bucket = find_buckets(own)
+    for axis, columns in axes.items():
+        fields |= {name: _pad(arrays, buckets[-1][axis], f"{axis}.{name}") for name, arrays in columns.items()}
     refuse_nan(fields, "cohort")
     of_axis = {name: axis for axis, columns in axes.items() for name in columns}
-    buckets, bucket = find_buckets({axis: np.asarray(lengths) for axis, lengths in own.items()})
-    return Cohort(jax.tree.map(jnp.asarray, fields), own, jnp.asarray(bucket), buckets, longest, of_axis)
+    arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
+    return Cohort(arrays, lengths, of_bucket, buckets, of_axis)
 
 
 def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:
@@ -257,8 +245,8 @@ def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     return np.asarray(first)
 
 
-def _pad(arrays: list[np.ndarray], longest: int, name: str) -> np.ndarray:
-    arrays = [_as_numpy(a) for a in arrays]
+def _pad(given: Sequence[Any], longest: int, name: str) -> np.ndarray:
+    arrays = [_as_numpy(array) for array in given]
     rests = {a.shape[1:] for a in arrays if len(a)}
     if len(rests) > 1:
         raise ValueError(f"bbvi.ragged: {name}: groups disagree on the shape after the first axis: {sorted(rests)}")
@@ -268,9 +256,3 @@ def _pad(arrays: list[np.ndarray], longest: int, name: str) -> np.ndarray:
         if len(array):
             row[: len(array)] = array
     return out
-
-
-def _add(fields: dict[str, Any], name: str, value: Any) -> None:
-    if name in fields or name in ("mask", "length"):
-        raise ValueError(f"bbvi.ragged: the field name {name!r} is taken; choose another")
-    fields[name] = value

@@ -19,15 +19,14 @@ def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
     known = [name for scope in scopes for name in scope]
     if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
-    used: set[str] = set()
+    used = [name for names in joint for name in names]
+    unknown = [name for name in used if name not in known]
+    if unknown:
+        raise ValueError(f"joint= names {unknown}; the latents are {known}")
+    if len(set(used)) < len(used):
+        raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
     for names in joint:
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise ValueError(f"joint= names {unknown}; the latents are {known}")
-        if used & set(names) or len(set(names)) < len(names):
-            raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
-        used |= set(names)
         within = [scope for scope in scopes if set(names) <= set(scope)]
         if not within:
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")

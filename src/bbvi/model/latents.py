@@ -100,7 +100,8 @@ class Latent:
         """Return the unconstrained parameters that the user's `init=` fixes."""
         if self.init is None:
             return {}
-        given = self.init if isinstance(self.init, dict) else self._centred(name)
+        by_name = isinstance(self.init, dict)
+        given = self.init if by_name else self._centred(name)
         raw = {}
         for p, value in given.items():
             entry = self.family.parameters()[p]
@@ -113,21 +114,16 @@ class Latent:
                 ) from None
             raw[p] = entry.unconstrain(full)
             if not bool(jnp.all(jnp.isfinite(raw[p]))):
-                shown, where = (value, entry.constraint) if given is self.init else (self.init, self.family.support())
-                raise ValueError(
-                    f"init of {name!r}: {p if given is self.init else 'value'} = {np.asarray(shown)} is not strictly "
-                    f"inside {where}; choose a value inside"
-                )
+                what = (p, value, entry.constraint) if by_name else ("value", self.init, self.family.support())
+                shown = f"{what[0]} = {np.asarray(what[1])} is not strictly inside {what[2]}"
+                raise ValueError(f"init of {name!r}: {shown}; choose a value inside")
         return raw
 
     def _centred(self, name: str) -> Params:
         if np.asarray(self.init).dtype.kind not in "biuf":
             raise TypeError(f"init of {name!r} must be a value or a dict of parameters, got {self.init!r}")
-        value = jnp.asarray(self.init)
-        if not self.family.is_discrete():
-            value = value.astype(float)
-        checked = self.family.support()(value)
-        if not bool(jnp.all(checked)):
+        value = jnp.asarray(self.init, None if self.family.is_discrete() else float)
+        if not bool(jnp.all(self.family.support()(value))):
             raise ValueError(
                 f"init of {name!r} is outside its support {self.family.support()}: {np.asarray(value)}; "
                 "choose a value inside"

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from bbvi.model.joint import find_blocks, in_blocks
+from bbvi.model.joint import Blocks, find_blocks, in_blocks
 from bbvi.model.latents import Latent
 
 Values = Mapping[str, Array]
@@ -32,13 +32,9 @@ class Model:
         self.log_joint = _callable("log_joint", log_joint)
         self.globals = _latents("Model", latents)
         self.locals: dict[str, Latent] = {}
-        self.blocks = find_blocks(joint, [self.globals])
-        #: the latents by factors of q
-        self.factors = {"globals": in_blocks(self.globals, self.blocks), "locals": self.locals}
         if not latents:
             raise ValueError("Model needs at least one latent, for example Model(log_joint, mu=bbvi.real())")
-        for name, latent in self.globals.items():
-            _no_ragged_axis(name, latent)
+        self.blocks, self.factors = _in_factors(joint, self.globals, self.locals)
 
     def __repr__(self) -> str:
         return f"Model({', '.join(f'{name}: {latent}' for name, latent in self.globals.items())})"
@@ -83,11 +79,7 @@ class HierarchicalModel:
         twice = set(self.globals) & set(self.locals)
         if twice:
             raise ValueError(f"HierarchicalModel: {sorted(twice)} stand in globals and in locals; rename one")
-        self.blocks = find_blocks(joint, [self.globals, self.locals])
-        #: the latents by factors of q
-        self.factors = {part: in_blocks(getattr(self, part), self.blocks) for part in ("globals", "locals")}
-        for name, latent in self.globals.items():
-            _no_ragged_axis(name, latent)
+        self.blocks, self.factors = _in_factors(joint, self.globals, self.locals)
 
     def __repr__(self) -> str:
         parts = []
@@ -128,8 +120,14 @@ def _latents(where: str, latents: Mapping[str, Any]) -> dict[str, Latent]:
     return dict(latents)
 
 
-def _no_ragged_axis(name: str, latent: Latent) -> None:
-    if latent.ragged_axes:
-        raise ValueError(
-            f"latent {name!r} has the ragged axis {latent.ragged_axes[0]!r}; only locals of a HierarchicalModel can"
-        )
+def _in_factors(
+    joint: Any, globals: dict[str, Latent], locals: dict[str, Latent]
+) -> tuple[Blocks, dict[str, dict[str, Latent]]]:
+    """Return the blocks of `joint=`, and the latents by factors of q."""
+    for name, latent in globals.items():
+        if latent.ragged_axes:
+            raise ValueError(
+                f"latent {name!r} has the ragged axis {latent.ragged_axes[0]!r}; only locals of a HierarchicalModel can"
+            )
+    blocks = find_blocks(joint, [globals, locals])
+    return blocks, {"globals": in_blocks(globals, blocks), "locals": in_blocks(locals, blocks)}

@@ -135,8 +135,7 @@ def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | Non
 def _hosts(model: AnyModel, lengths: dict[str, int], data: Any, groups: AbstractGroups | None) -> dict[str, Host]:
     """The opaque ones among the model's functions, bound to the data."""
     names = ("log_joint", "log_prior", "log_local", "log_likelihood")
-    functions = {name: getattr(model, name, None) for name in names}
-    found = {name: function for name, function in functions.items() if isinstance(function, Opaque)}
+    found = {name: function for name in names if isinstance(function := getattr(model, name, None), Opaque)}
     if not found:
         return {}
     if model.blocks:
@@ -186,11 +185,11 @@ def flat_data(data: Any) -> Any:
             raise ValueError(f"data holds an empty array of shape {array.shape}: nothing to fit")
         if array.dtype.kind not in "bifu":
             raise TypeError(f"data must be numbers, got an array of {array.dtype}")
-        return array
+        return jnp.asarray(array)
 
-    arrays = jax.tree.map(convert, data, is_leaf=is_number_list)
-    refuse_nan(arrays, "data")
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, arrays)
+    converted = jax.tree.map(convert, data, is_leaf=is_number_list)
+    refuse_nan(converted, "data")
+    return converted
 
 
 def _named_terms(name: str, result: Any) -> Terms:
@@ -211,18 +210,6 @@ def _named_terms(name: str, result: Any) -> Terms:
             )
         terms[label] = array
     return terms
-
-
-def prior_terms(problem: Problem, beta: dict[str, Array], data: Any, num: int) -> Terms:
-    """The terms that no group owns, for `num` samples on the last axis."""
-    at_sample = jax.vmap(lambda b: problem.prior_terms(b, data), in_axes=-1, out_axes=-1, axis_size=num)
-    return at_sample(beta)
-
-
-def group_terms(problem: Problem, beta: dict[str, Array], z: dict[str, Array], row: Any, num: int) -> Terms:
-    """The terms of one group, for `num` samples on the last axis."""
-    at_sample = jax.vmap(lambda b, z: problem.group_terms(b, z, row), in_axes=-1, out_axes=-1, axis_size=num)
-    return at_sample(beta, z)
 
 
 def total(arrays: Terms) -> Any:

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 _CHUNKS_PER_WORKER = 4
-_SENT_EVERY_TIME = 1 << 14
 
 
 class OpaqueError(RuntimeError):
@@ -112,31 +111,26 @@ class InExecutor:
         """Make all calls; return for each term the results of all of them, or the first failure."""
         pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(self.executor, "_max_workers", 2))
         starts = np.cumsum([0] + [sum(s.num for s in piece) for piece in pieces])
-        at = 0
+        at, outcomes = 0, dict.fromkeys(range(len(pieces)))
         try:
-            futures = [self._submit(piece, form, None) for piece in pieces]
-            outcomes: list[Any] = [None] * len(futures)
-            for at, future in enumerate(futures):
-                outcomes[at] = future.result()
-            absent = [i for i, outcome in enumerate(outcomes) if outcome is None]
-            again = {i: self._submit(pieces[i], form, self.payload) for i in absent}
-            for at, future in again.items():
-                outcomes[at] = future.result()
+            # a worker that does not have the function and its data yet says None: it is asked again, with them
+            for payload in (None, self.payload):
+                futures = {i: self._submit(pieces[i], form, payload) for i in outcomes if outcomes[i] is None}
+                for at, future in futures.items():
+                    outcomes[at] = future.result()
         except BrokenExecutor as error:
             reason = f"{type(error).__name__}: a worker died (killed, out of memory, or it ended the process)"
             return Failure(int(starts[at]), f"{reason}; make a new executor", str(error))
         except Exception as error:  # what cannot be unpickled over there, an executor that was shut down
             return Failure(int(starts[at]), f"{type(error).__name__}: {error}", traceback.format_exc())
-        for start, outcome in zip(starts, outcomes, strict=False):
+        for at, outcome in outcomes.items():
             if isinstance(outcome, Failure):
-                return outcome._replace(call=int(start) + outcome.call)
-        return [np.concatenate(arrays) for arrays in zip(*outcomes, strict=True)]
+                return outcome._replace(call=int(starts[at]) + outcome.call)
+        return [np.concatenate(arrays) for arrays in zip(*outcomes.values(), strict=True)]
 
     def _submit(self, piece: list[Segment], form: Form, payload: bytes | None) -> Any:
         if self.payload is None:
             return self.executor.submit(run, self.function, self.constant, piece, form)
-        if len(self.payload) <= _SENT_EVERY_TIME:
-            payload = self.payload
         return self.executor.submit(run_shipped, self.token, payload, piece, form)
 
 

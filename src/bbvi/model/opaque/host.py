@@ -142,9 +142,8 @@ class Host:
         moves = single_moves(self._probe, self.known, generator, _RECHECKED)
         if not len(moves):
             return None
-        one, two = (self._flat(values) for values in (base, other))
         rows = () if self._constant or len(self._names) == 1 else (row,)
-        values = observe(self._probe, rows, one, two, moves)
+        values = observe(self._probe, rows, self._flat(base), self._flat(other), moves)
         return breach(self._probe, self.known, values, moves)
 
     def _flat(self, values: Sequence[Mapping[str, Any]]) -> Flat:
@@ -153,13 +152,13 @@ class Host:
             for slot in self._probe.slots
         ]
 
-    def _one_by_one(self, segments: list[Segment]) -> np.ndarray:
+    def _one_by_one(self, segment: Segment) -> np.ndarray:
         """Call one by one, `(calls, term elements)`: batches could round otherwise, and exact equality is asked here."""
-        single = [s.cut(i, i + 1) for s in segments for i in range(s.num)] if self._form.vectorized else segments
+        single = [segment.cut(i, i + 1) for i in range(segment.num)] if self._form.vectorized else [segment]
         with self._lock:
             outcome = self._caller(single, self._form)
         if isinstance(outcome, Failure):
-            raise self._error(outcome, segments)
+            raise self._error(outcome, [segment])
         return np.concatenate([array.reshape(len(array), -1) for array in outcome], axis=1)
 
     def _segments(self, site: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]) -> list[Segment]:

@@ -48,14 +48,14 @@ class Term(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """What can be moved, what is looked at, and how to call: `(calls, term elements)` from segments."""
+    """What can be moved, what is looked at, and how to call: `(calls, term elements)` from a segment."""
 
     slots: list[Slot]
     num_parts: int
     terms: list[Term]
     rows: list[tuple[Any, ...]]
     same_lengths: bool
-    call: Callable[[list[Segment]], np.ndarray]
+    call: Callable[[Segment], np.ndarray]
     seeds: np.ndarray | None
 
     @property
@@ -85,7 +85,7 @@ def observe(probe: Probe, row: tuple[Any, ...], base: Flat, other: Flat, moves: 
     for slot, one, two in zip(probe.slots, base, other, strict=True):
         chosen = moves[:, slot.begin : slot.end].reshape(len(moves), -1, *[1] * len(slot.latent.event))
         values.append(np.where(chosen, two, one))
-    return probe.call([Segment(arguments(probe.slots, probe.num_parts, values), row, probe.seeds, len(moves))])
+    return probe.call(Segment(arguments(probe.slots, probe.num_parts, values), row, probe.seeds, len(moves)))
 
 
 def changed(values: np.ndarray) -> np.ndarray:
@@ -135,8 +135,8 @@ def _plan(probe: Probe) -> tuple[int, int, int]:
     0 sets: move each factor alone. 0 points: there are too many factors to find out anything.
     """
     most, fewest = len(probe.rows), min(len(probe.rows), _FEWEST_GROUPS)
-    fewer = [(num, 3) for num in range(most - 1, fewest - 1, -1)]
-    for num_groups, points in [(most, 5), (most, 4), (most, 3), *fewer, (fewest, 2)]:
+    with_three = [(num, 3) for num in range(most, fewest - 1, -1)]
+    for num_groups, points in [(most, 5), (most, 4), *with_three, (fewest, 2)]:
         if num_groups * points * (probe.num_factors + 1) <= _MOST_CALLS:
             return num_groups, points, 0
     if any(slot.latent.family.is_discrete() for slot in probe.slots):

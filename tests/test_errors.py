@@ -583,7 +583,7 @@ def test_values_that_do_not_fit_a_posterior_are_refused(flat_start, group_start)
         group_start.log_prob({"m": 0.0, "t": np.zeros(2)})
     with pytest.raises(ValueError, match=r"replace: expected parameters of shapes .*'loc': \(\).* got .*'loc': \(3,\)"):
         flat_start.replace({"mu": {"loc": np.zeros(3), "scale": np.zeros(3)}})
-    with pytest.raises(ValueError, match="data has 4 groups .*fitted to 3"):
+    with pytest.raises(ValueError, match="fitted to 3 groups, the data have 4"):
         group_start.elbo(data=np.arange(4.0))
 
 

@@ -167,13 +167,9 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
             raise ValueError(f"explain: group must be in 0 .. {problem.num_groups - 1}, got {group}")
         problem, row = _one_group(model, groups, group)
     blankets = find_blankets(problem, flat, row)
-    shapes: dict[str, tuple[int, ...]] = {}
-    lines: dict[str, str] = {}
-    lost: list[Lost] = []
-    for part in blankets.parts:
-        shapes |= part.shapes
-        lines |= part.terms.lines
-        lost += part.lost
+    shapes = {term: shape for part in blankets.parts for term, shape in part.shapes.items()}
+    lines = {term: line for part in blankets.parts for term, line in part.terms.lines.items()}
+    lost = [item for part in blankets.parts for item in part.lost]
     readings = {term: _readings(problem, blankets, term, row) for term in shapes}
     params = _params(problem, posterior, group)
     shares = _shares(problem, blankets, params, flat, row)

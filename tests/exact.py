@@ -324,8 +324,7 @@ class Exact:
             estimate = gradient.estimate(
                 self.analysis, self.params["globals"], self.data, batch, draws=draws, key=seed_key(0)
             )
-            groups_ = None if batch is None else batch.groups
-            return full_gradient(estimate, self.params["locals"], groups_, self.problem.num_groups)
+            return full_gradient(estimate, batch, self.params["locals"])
 
         many = jax.jit(jax.vmap(one, in_axes=(0, None)))
 

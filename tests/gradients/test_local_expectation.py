@@ -34,8 +34,7 @@ def estimate_of(model, gradient, num, **keywords):
         return gradient.estimate(model.analysis, params, model.data, batch, draws=draws, key=seed_key(1))
 
     estimate = jax.jit(run)(model.params["globals"])
-    groups = None if batch is None else batch.groups
-    return estimate, full_gradient(estimate, model.params["locals"], groups, model.problem.num_groups)
+    return estimate, full_gradient(estimate, batch, model.params["locals"])
 
 
 @pytest.mark.parametrize("name", FINITE)

@@ -167,13 +167,9 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
             raise ValueError(f"explain: group must be in 0 .. {problem.num_groups - 1}, got {group}")
         problem, row = _one_group(model, groups, group)
     blankets = find_blankets(problem, flat, row)
-    shapes: dict[str, tuple[int, ...]] = {}
-    lines: dict[str, str] = {}
-    lost: list[Lost] = []
-    for scope in blankets.scopes:
-        shapes |= scope.shapes
-        lines |= scope.split.lines
-        lost += scope.lost
+    shapes = {term: shape for scope in blankets.scopes for term, shape in scope.shapes.items()}
+    lines = {term: line for scope in blankets.scopes for term, line in scope.split.lines.items()}
+    lost = [item for scope in blankets.scopes for item in scope.lost]
     readings = {term: _readings(problem, blankets, term, row) for term in shapes}
     params = _params(problem, posterior, group)
     shares = _shares(problem, blankets, params, flat, row)

@@ -92,20 +92,19 @@ def _full_moments(
 ) -> tuple[Lambda, Lambda]:
     """Return the mean of the repeated full-data gradients and the sum of their squared distances to it."""
 
-    def value(estimate: Estimate, batch: Batch | None) -> Lambda:
-        numbers = None if batch is None else batch.groups
-        return full_gradient(estimate, params["locals"], numbers, loop.analysis.problem.num_groups)
-
     return mean_and_spread(
-        loop, params, key, flat, repeats=repeats, value=value,
+        loop, params, key, flat, repeats=repeats, value=lambda estimate, batch: full_gradient(estimate, batch, params["locals"]),
         batch=lambda repeat: loop.batch(params, key, repeat, groups, jnp.int32(0)),
     )  # fmt: skip
 
 
-def full_gradient(estimate: Estimate, rows: Lambda, groups: Array | None, num_groups: int) -> Lambda:
-    """One noisy gradient of the full-data ELBO: the batch's rows times N/B, the others 0."""
-    if groups is None or not rows:
+def full_gradient(estimate: Estimate, batch: Batch | None, rows: Lambda) -> Lambda:
+    """Make one noisy gradient of the full-data ELBO: the batch's rows times N/B, the others 0."""
+    if batch is None or not rows:
         return dict(estimate.globals)
-    scale = num_groups / groups.shape[0]
-    full = jax.tree.map(lambda leaf, g: jnp.zeros_like(leaf).at[groups].set(scale * g), dict(rows), estimate.rows)
+
+    def at_all_groups(leaf: Array, gradient: Array) -> Array:
+        return jnp.zeros_like(leaf).at[batch.groups].set(batch.scale * gradient)
+
+    full = jax.tree.map(at_all_groups, dict(rows), estimate.rows)
     return {**estimate.globals, **full}

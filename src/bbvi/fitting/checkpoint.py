@@ -12,7 +12,7 @@ import numpy as np
 
 from bbvi.fitting.loop import State
 from bbvi.posterior.outcome import Outcome
-from bbvi.posterior.storage import check_same_model, describe, read, write
+from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
 
 History = list[dict[str, np.ndarray]]
 
@@ -43,14 +43,6 @@ def _checksum(tree: Any) -> int:
     return checksum
 
 
-class Saved(NamedTuple):
-    """What a checkpoint holds of an earlier call."""
-
-    state: State
-    history: History
-    estimators: dict[str, str]
-
-
 class Checkpoint(NamedTuple):
     """The file of one run: where it is, how often it is written, and by what the run is known."""
 
@@ -63,15 +55,15 @@ class Checkpoint(NamedTuple):
         """Write the state and the estimators in use; the file at `path` is always a whole one."""
         leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
         names = history[0].keys() if history else ()
-        columns = {f"history/{name}": np.concatenate([record[name] for record in history]) for name in names}
+        columns = {name: np.concatenate([record[name] for record in history]) for name in names}
         header = {
             "model": describe(self.model), "settings": self.settings, "estimators": estimators,
             "outcome": outcome.value,
         }  # fmt: skip
-        write(self.path, "checkpoint", header, leaves | columns)
+        write(self.path, "checkpoint", header, flatten({**leaves, "history": columns}))
 
-    def load(self, like: State) -> Saved | None:
-        """Read what an earlier call with the same settings left; None if there is no file."""
+    def load(self, like: State) -> tuple[State, History, dict[str, str]] | None:
+        """Read the state, history and estimators that an earlier call with the same settings left; None if none did."""
         if not os.path.exists(self.path):
             return None
         header, arrays = read(self.path, "checkpoint")
@@ -82,12 +74,12 @@ class Checkpoint(NamedTuple):
                     f"{self.path} belongs to a run with another {name}: {header['settings'].get(name)} there, {value} here; "
                     "repeat the same call to go on with it, or give another path"
                 )
-        begin = "history/"
-        history = {name.removeprefix(begin): value for name, value in arrays.items() if name.startswith(begin)}
+        tree = unflatten(arrays)
+        history = tree.pop("history", {})
         leaves, structure = jax.tree.flatten(like)
-        saved = [arrays[f"leaf{i}"] for i in range(len(arrays) - len(history))]
+        saved = [tree[f"leaf{i}"] for i in range(len(tree))]
         for mine, its in itertools.zip_longest(leaves, saved):
             if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
                 raise ValueError(f"{self.path} belongs to a run with another optimizer or other stopping rules")
         state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
-        return Saved(state, [history] if history else [], header["estimators"])
+        return state, [history] if history else [], header["estimators"]

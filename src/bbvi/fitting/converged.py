@@ -91,7 +91,7 @@ class Converged(AbstractStop):
 
     def update(self, state, before, after, info):
         estimate, steps = info.estimate, state.steps + 1
-        scale = 1.0 if info.groups is None else info.num_groups / info.groups.shape[0]
+        scale = 1.0 if info.batch is None else info.batch.scale
         new_globals = state.globals
         distances: dict[str, Distance] = {}
         if after["globals"]:
@@ -99,12 +99,12 @@ class Converged(AbstractStop):
             distances |= _distances(new_globals)
         new_rows, rows_distance = state.rows, state.rows_distance
         if after["rows"]:
-            batch = jax.tree.map(lambda leaf: leaf[info.groups], state.rows)
+            batch = jax.tree.map(lambda leaf: leaf[info.batch.groups], state.rows)
             batch = jax.vmap(_follow)(batch, after["rows"], estimate.rows, estimate.fisher["rows"])
             seen = jax.tree.map(lambda leaf: scale * leaf.sum(0), jax.vmap(_distances)(batch))
             rows_distance = jax.tree.map(lambda old, new: _toward(old, new, steps), rows_distance, seen)
             distances |= rows_distance
-            new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.groups].set(rows), state.rows, batch)
+            new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.groups].set(rows), state.rows, batch)
         done = steps >= self.min_steps
         for distance in distances.values():
             done &= distance.total <= self.tolerance**2 * scale * distance.num

@@ -141,9 +141,9 @@ def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posteri
     if run.checkpoint is not None:
         saved = run.checkpoint.load(state)
         if saved is not None:
-            state, history = saved.state, saved.history
+            state, history, estimators = saved
             if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
-                run = run.with_estimator(run.choosing.again(saved.estimators))
+                run = run.with_estimator(run.choosing.again(estimators))
     yield from drain(run, state, history)
 
 

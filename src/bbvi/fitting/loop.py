@@ -191,7 +191,7 @@ class Loop:
         broken = self._broken(estimate, after)
         good = broken < 0
         after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, before)
-        info = Info(estimate, None if batch is None else batch.groups, self.analysis.problem.num_groups)
+        info = Info(estimate, batch)
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)

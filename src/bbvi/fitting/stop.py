@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from bbvi.draws.batch import Batch
 from bbvi.gradients.abstract import Estimate
 from bbvi.posterior.outcome import Outcome
 
@@ -16,11 +17,10 @@ Moved = dict[str, Any]
 
 
 class Info(NamedTuple):
-    """What `AbstractStop.update` sees besides lambda: this step's estimate and batch."""
+    """What `AbstractStop.update` sees besides lambda: this step's estimate and its batch, None without groups."""
 
     estimate: Estimate
-    groups: Array | None
-    num_groups: int
+    batch: Batch | None
 
 
 class Elapsed(NamedTuple):

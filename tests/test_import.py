@@ -6,7 +6,7 @@ import sys
 import pytest
 
 pytestmark = pytest.mark.compat
-SLOW = "scipy.stats pandas matplotlib arviz xarray".split()
+SLOW = "scipy.stats pandas matplotlib arviz xarray rich".split()
 
 
 def imported_with(name):

@@ -23,8 +23,8 @@ def inference_data(groups: Mapping[str, Mapping[str, Any]], dims: Mapping[str, S
     arviz = _library()
     is_old = arviz.__version__.startswith("0.")
     data = arviz.from_dict(**groups, dims=dict(dims)) if is_old else arviz.from_dict(groups, dims=dict(dims))
-    for name in groups:
-        data[name].attrs.update(_ATTRIBUTES)
+    for part in (data, *(data[name] for name in groups)):
+        part.attrs.update(_ATTRIBUTES)
     return data
 
 

@@ -62,7 +62,7 @@ def median(costs: list[Cost | None]) -> str:
 
 
 def main(names: list[str], quick: bool) -> None:
-    sys.modules["bbvi.fitting.run"]._next_length = lambda *_: STEPS
+    sys.modules["bbvi.fitting.run"].next_length = lambda *_: STEPS
     limit, seeds = (30, 1) if quick else (5_000, 2)
     for name in names:
         model, data = MODELS[name]()

@@ -195,11 +195,12 @@ def chosen(analysis: Analysis, data: Any, gradient: Any, estimators: Mapping[str
     """The estimator with `Score()` for latents that it cannot take, and those that it can."""
     latents = analysis.problem.latents
     if isinstance(gradient, bbvi.Auto):
-        mixed = gradient.again(estimators)
+        known = {repr(own): own for own in gradient.candidates()}
+        mixed = Mixed(tuple((name, known[words]) for name, words in estimators.items()))
         kinds = {own for _, own in mixed.choice}
         return kinds.pop() if len(kinds) == 1 else mixed, list(latents)
     own = {
-        bbvi.Pathwise: [name for name in latents if name in smooth_latents(analysis, data, None)],
+        bbvi.Pathwise: [name for name in latents if name in smooth_latents(analysis)],
         bbvi.LocalExpectation: [name for name in latents if latents[name].family.support_values() is not None],
     }.get(type(gradient), list(latents))
     if len(own) == len(latents):

@@ -11,6 +11,7 @@ import pytest
 
 import bbvi
 from bbvi.blankets.analysis import analyse
+from bbvi.fitting.settings import Settings
 from bbvi.gradients.abstract import Estimate
 from bbvi.gradients.adaptive import Measured, measured, next_level
 from bbvi.gradients.mixed import Mixed
@@ -221,10 +222,8 @@ def test_chunks_of_steps_do_not_change_the_run(monkeypatch):
 def test_averages_are_judged_by_the_same_number_of_draws_in_every_step():
     """From other states of the measurements come the same ELBOs, if the level is the same."""
     model, data = correlated(jnp.array([1.0, -1.0]))
-    made = FIT._prepare(
-        model, data, bbvi.Score(), FEW, bbvi.adagrad(), (bbvi.Converged(),),
-        batch_size=None, seed=0, start=None, hold=None, fast_lgamma=True,
-    )  # fmt: skip
+    settings = Settings(bbvi.Score(), FEW, (bbvi.Converged(),), bbvi.adagrad())
+    made = FIT._prepare(model, data, settings)
     state, key = made.loop.init(made.params), seed_key(7)
     one, other, more = (
         made.loop.elbos(state._replace(draws=Measured(jnp.int32(level), jnp.float32(signal), jnp.float32(1.0))), key, made.data, None, 25)

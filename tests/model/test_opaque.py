@@ -51,7 +51,9 @@ def blankets_of(model, data):
     problem, flat, groups = bind(model, data)
     blankets = find_blankets(problem, flat, None if groups is None else first_row(groups))
     return {
-        (scope.of_groups, latent, re.sub(r"\.\d+$|\W", "", term), factor): pattern.pairs().toarray()[:, factor].tolist()
+        ("group" if scope.of_groups else "prior", latent, re.sub(r"\.\d+$|\W", "", term), factor): pattern.pairs()
+        .toarray()[:, factor]
+        .tolist()
         for scope in blankets.scopes
         for latent, patterns in scope.patterns.items()
         for term, pattern in patterns.items()

@@ -68,7 +68,8 @@ class Trace:
     def largest(self) -> int:
         """The number of elements of the largest array that depends on a latent: what one draw takes in memory."""
         jaxpr = self.inlined.jaxpr
-        return max(int(np.prod(v.aval.shape)) for v in reached(jaxpr, jaxpr.invars[: len(self.names)]))
+        entered = reached(jaxpr, jaxpr.invars[: len(self.names)])
+        return max((int(np.prod(v.aval.shape)) for v in entered), default=1)
 
 
 class AtSamples:

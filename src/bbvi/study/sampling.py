@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import bbvi
-from bbvi.posterior.arviz import flat_draws
 from bbvi.study.data_sets import DataSet
 from bbvi.study.effort import BATCH_SIZE, Effort, algorithm
 from bbvi.study.models import MODELS
@@ -116,8 +115,9 @@ def _predictions(
     posterior, out = chains.to_arviz().posterior, []
     for mark in range(len(held)):
         part = posterior.isel(draw=slice(mark * _GLOBALS + _SETTLING, (mark + 1) * _GLOBALS))
-        flat = flat_draws(part)
-        draws = plain({name: flat[name] for name in (*model.globals, *model.locals)})
+        # the same for ArviZ's InferenceData and DataTree: chain after chain on one axis
+        arrays = {name: part[name].transpose("chain", "draw", ...).values for name in (*model.globals, *model.locals)}
+        draws = plain({name: array.reshape(-1, *array.shape[2:]) for name, array in arrays.items()})
         out.append(score(model, draws, test))
     return out
 

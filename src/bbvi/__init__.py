@@ -1,9 +1,9 @@
 """Black Box Variational Inference: write log p(x, z) as a plain function, get a posterior."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from bbvi.blankets.rules import rule
-from bbvi.diagnostics.explain import explain
-from bbvi.diagnostics.moments import gradient_moments
-from bbvi.diagnostics.predict import predictive_log_likelihood
 from bbvi.draws.draws import AbstractDraws, MonteCarlo
 from bbvi.draws.quasi import QuasiMonteCarlo
 from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank
@@ -38,9 +38,14 @@ from bbvi.model.opaque.function import opaque
 from bbvi.numerics.address import AbstractNet
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior, load
-from bbvi.sampling.mixing import mixing
-from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
-from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
+
+if TYPE_CHECKING:
+    from bbvi.diagnostics.explain import explain
+    from bbvi.diagnostics.moments import gradient_moments
+    from bbvi.diagnostics.predict import predictive_log_likelihood
+    from bbvi.sampling.mixing import mixing
+    from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
+    from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
 
 __version__ = "0.1.0"
 
@@ -55,3 +60,24 @@ __all__ = [
     "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
     "unit_interval",
 ]  # fmt: skip
+
+#: what a fit does not need, by module: imported when first asked for
+_LATER = {
+    "diagnostics.explain": ["explain"],
+    "diagnostics.moments": ["gradient_moments"],
+    "diagnostics.predict": ["predictive_log_likelihood"],
+    "sampling.mixing": ["mixing"],
+    "sampling.sample": ["iterate_metropolis", "metropolis_hastings", "metropolis_within_gibbs"],
+    "sampling.sweep": ["AbstractKernel", "AllAtOnce", "Coordinatewise"],
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(importlib.import_module(f"bbvi.{module}"), name)
+    raise AttributeError(f"module 'bbvi' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

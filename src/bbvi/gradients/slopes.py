@@ -5,10 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import Analysis
-from bbvi.blankets.jaxpr.jumps import Jump, find_jump
+from bbvi.blankets.jaxpr.continuity import Jump
+from bbvi.blankets.jaxpr.intervals import Interval
+from bbvi.blankets.jaxpr.jumps import find_jump
 from bbvi.blankets.scope import Scope
 from bbvi.blankets.trace import AtSamples
 from bbvi.draws.batch import Batch
@@ -30,14 +33,15 @@ class Smooth:
 
     def __init__(self, scope: Scope):
         trace = self._trace = scope.trace
+        self._ranges = {name: _range(latent) for name, latent in scope.problem.latents.items()}
         fast = scope.function.fast_lgamma
         self._terms = AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=fast, derivatives=True)
 
     def jump(self, moved: Collection[str]) -> Jump | None:
-        """Where the function jumps in one of these latents, if it does."""
+        """Where the function is not shown to be continuous in these latents, if anywhere."""
         closed, names = self._trace.closed, self._trace.names
         others = [None] * (len(closed.jaxpr.invars) - len(names))
-        return find_jump(closed, [*(name if name in moved else None for name in names), *others])
+        return find_jump(closed, [*(name if name in moved else None for name in names), *others], self._ranges)
 
     def __call__(self, latents: Draws, logs: Draws, constant: Any, num: int) -> Float[Array, " samples"]:
         """The sum of all terms for `num` samples on the last axis; `logs` are known logarithms."""
@@ -127,10 +131,19 @@ def _as_rows(leaf: Array, like: Array) -> Array:
 def _jumps(jump: Jump) -> ValueError:
     latents = ", ".join(map(repr, jump.inputs))
     return ValueError(
-        f"Pathwise: the log joint reads {latents} by {jump.operation!r}{jump.line and f' ({jump.line})'}, which has no "
-        f"derivative; {_INSTEAD}. If the function is continuous there, write it with jnp.maximum, jnp.clip, "
-        "jnp.abs or logsumexp, or give it a derivative with jax.custom_jvp"
+        f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"
+        f"{jump.line and f' ({jump.line})'}, and where it jumps its derivative would mislead; {_INSTEAD}. If the function is "
+        "continuous there, write it with jnp.maximum, jnp.clip, jnp.abs or logsumexp"
     )
+
+
+def _range(latent: Latent) -> Interval:
+    """Return where the values of a latent are; an end of the support is never reached."""
+    support = latent.chart.support
+    if latent.support == "simplex":
+        return Interval(0.0, 1.0, True, True)
+    low, high = getattr(support, "lower_bound", -np.inf), getattr(support, "upper_bound", np.inf)
+    return Interval(float(np.min(low)), float(np.max(high)), True, True)
 
 
 def _no_path(latent: Latent) -> str:
@@ -150,11 +163,10 @@ def smooth_latents(analysis: Analysis) -> frozenset[str]:
     problem, functions = analysis.problem, list(map(Smooth, analysis.blankets.scopes))
     if problem.opaque:
         return frozenset()
-    return frozenset(
-        name
-        for name, latent in problem.latents.items()
-        if not _no_path(latent) and all(function.jump([name]) is None for function in functions)
-    )
+    names = [name for name, latent in problem.latents.items() if not _no_path(latent)]
+    if all(function.jump(names) is None for function in functions):
+        return frozenset(names)
+    return frozenset(name for name in names if all(function.jump([name]) is None for function in functions))
 
 
 def _is_reparameterised(family: NumpyroFamily) -> bool:

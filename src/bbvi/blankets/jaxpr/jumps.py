@@ -1,13 +1,18 @@
-"""Where a function reads its inputs in a way that its derivative does not see: comparisons, rounding, indices.
+"""Is a function continuous in its inputs? Shown from its trace, or taken not to be.
 
-A pathwise gradient follows the derivative of log p in z, and would be wrong, without a sign of it, where log p jumps.
-Every variable of the trace is mapped to the inputs it reads and to the first jump on its way. JAX's own functions that
-compare or stop a gradient on the way to a right derivative, such as logsumexp, are trusted, and so are numpyro's
-densities and functions that bring a derivative of their own.
+A pathwise gradient follows the derivative of log p in z, and would be wrong, without a sign of it, where log p jumps. So
+every variable of the trace gets a cell: the inputs it reads, the range of its values, whether it may be infinite, and
+the first operation for which it cannot be shown to be continuous. `continuity.py` has the rules of single operations.
+
+An infinity may come from a check of the support, `where(inside, log_p, -inf)`. While it is only added and scaled, it
+reaches log p, where a fit notices it. Whatever turns it into a finite number, such as exp or max, makes a jump of it.
+
+JAX's own functions that compare or stop a gradient on the way to a right derivative, such as logsumexp, are trusted to be
+continuous where they are finite, and so are numpyro's densities.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,24 +21,23 @@ import numpy as np
 import numpyro
 from jax.extend.core import ClosedJaxpr
 
+from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump
+from bbvi.blankets.jaxpr.functions import rule_of
+from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
 from bbvi.blankets.jaxpr.lines import line_of
-from bbvi.blankets.jaxpr.primitives import CALLBACKS, CUSTOM, JUMPS, MOVES, REARRANGED, scan_sizes
+from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_sizes
 from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
+from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
 
-#: a constant that is nowhere finite stays so under these
-_KEEP_INFINITE = MOVES | REARRANGED | {"neg"}
 #: functions of JAX that are continuous and have the right derivative, though they use such operations
 _TRUSTED = frozenset(
-    "logsumexp softmax log_softmax logmeanexp standardize elu selu celu leaky_relu hard_tanh nan_to_num "
-    "ndtr ndtri log_ndtr entr i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm".split()
+    "logsumexp softmax log_softmax logmeanexp standardize elu selu celu leaky_relu hard_tanh sparse_plus ndtr ndtri log_ndtr "
+    "entr rel_entr kl_div betaln xlogy xlog1py sinc i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm odeint".split()
 )
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
-_CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient".split())
+_CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2".split())
 _JAX, _NUMPYRO = (os.path.dirname(str(module.__file__)) for module in (jax, numpyro))
-
-
-_rule: Rules[Callable[[Any, list["_Seen"], "Calls"], list["_Seen"]]] = Rules()
 
 
 class _Place(NamedTuple):
@@ -47,82 +51,103 @@ class _Place(NamedTuple):
 Calls = tuple[_Place, ...]
 
 
-class Jump(NamedTuple):
-    """An operation without a derivative, the inputs it reads and the line of the user's function."""
-
-    operation: str
-    inputs: tuple[str, ...]
-    line: str
+_structural: Rules[Callable[[Any, list[Cell], Calls], list[Cell]]] = Rules()
 
 
-class _Seen(NamedTuple):
-    """What is known of a variable: the inputs it reads, the jump on its way, and whether it is a constant inf or nan."""
+def find_jump(
+    closed: ClosedJaxpr, names: Sequence[str | None], ranges: Mapping[str, Interval] | None = None
+) -> Jump | None:
+    """Find the first operation on the way to an output for which continuity is not shown.
 
-    inputs: frozenset[str] = frozenset()
-    jump: Jump | None = None
-    infinite: bool = False
-
-
-def find_jump(closed: ClosedJaxpr, names: Sequence[str | None]) -> Jump | None:
-    """Find the first jump that reaches an output; `names` tells which inputs matter, by the name they are given."""
-    seen = [_Seen() if name is None else _Seen(frozenset([name])) for name in names]
-    return next((out.jump for out in _walk(closed, seen, None, ()) if out.jump is not None), None)
-
-
-def _walk(closed: ClosedJaxpr, inputs: Sequence[_Seen], function: str | None, calls: Calls) -> list[_Seen]:
-    seen = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-    seen |= {v: _constant(c) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
-    return propagate(closed.jaxpr, seen, _constant, lambda eqn, ins: _equation(eqn, ins, function, calls))
+    `names` tells which inputs matter, by the name they are given, and `ranges` where their values are.
+    """
+    cells = []
+    for name, variable in zip(names, closed.jaxpr.invars, strict=True):
+        inside = REALS if name is None else (ranges or {}).get(name, REALS)
+        inputs = frozenset() if name is None else frozenset([name])
+        cells.append(Cell(inputs, None, inside, formula=Formula(variable.aval, range_=inside)))
+    return next((out.jump for out in _walk(closed, cells, None, ()) if out.jump is not None), None)
 
 
-def _constant(value: Any) -> _Seen:
-    if not (hasattr(value, "dtype") or isinstance(value, float)) or isinstance(value, jax.core.Tracer):
-        return _Seen()
-    if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-        return _Seen()
-    return _Seen(infinite=not np.isfinite(np.asarray(value)).any())
+def _walk(closed: ClosedJaxpr, inputs: Sequence[Cell], function: str | None, calls: Calls) -> list[Cell]:
+    cells = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+    cells |= {v: _known(c) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
+    return propagate(closed.jaxpr, cells, _known, lambda eqn, ins: _equation(eqn, ins, function, calls))
 
 
-def _equation(eqn: Any, seen: list[_Seen], function: str | None, calls: Calls) -> list[_Seen]:
-    if not any(s.inputs for s in seen):
-        kept = eqn.primitive.name in _KEEP_INFINITE and seen[0].infinite
-        inner = called(eqn)
-        return _walk(inner, seen, function, calls) if inner is not None else [_Seen(infinite=kept)] * len(eqn.outvars)
-    name, where = eqn.primitive.name, (_Place(eqn.source_info, function), *calls)
-    all_inputs = frozenset().union(*(s.inputs for s in seen))
-    if name in CUSTOM:
-        return [_Seen(all_inputs, _first(seen))] * len(eqn.outvars)
+def _known(value: Any) -> Cell:
+    """Return the cell of a constant."""
+    if isinstance(value, jax.core.Tracer) or jnp.issubdtype(jnp.result_type(value), jax.dtypes.extended):
+        return Cell()
+    array = np.asarray(value)
+    formula = Formula(jax.ShapeDtypeStruct(array.shape, array.dtype), value=array)
+    if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):
+        return Cell(formula=formula)
+    array = array.astype(float)
+    kinds = {"nan": np.isnan(array).any(), "+": (array == np.inf).any(), "-": (array == -np.inf).any()}
+    constant = frozenset(kind for kind, yes in kinds.items() if yes)
+    return Cell(range=range_of(array), constant=constant, formula=formula)
+
+
+def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -> list[Cell]:
+    where = (_Place(eqn.source_info, function), *calls)
+    read = any(cell.inputs for cell in cells)
     if (inner := called(eqn)) is not None:
-        return _walk(inner, seen, eqn.params.get("name"), where)
-    rule = _rule.of(eqn)
-    if rule is not None:
-        return rule(eqn, seen, where)
-    jump = _first(seen)
-    out = []
+        made = _walk(inner, cells, eqn.params.get("name"), where)
+        return [_promised(cell) for cell in made] if eqn.primitive.name in CUSTOM else made
+    structural = _structural.of(eqn)
+    if structural is not None:
+        return structural(eqn, cells, where) if read or structural is _select else [Cell()] * len(eqn.outvars)
+    own = rule_of(eqn)
+    if own is not None:
+        made = own(eqn, cells)
+        found = made if isinstance(made, list) else [made] * len(eqn.outvars)
+    else:
+        found = [Found(why=f"{eqn.primitive.name!r}, of which nothing is known", seen=False)] * len(eqn.outvars)
+    return [_cell(eqn, number, cells, one, where) for number, one in enumerate(found)]
+
+
+def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) -> Cell:
+    """Join what a rule found of one result with what its arguments were."""
+    inputs = frozenset().union(*(cell.inputs for cell in cells))
+    constant = frozenset().union(*(cell.constant for cell in cells))
+    formula = _formula(eqn, cells) or Formula(eqn.outvars[number].aval, range_=found.range)
+    if not inputs or found.fixed:
+        return Cell(
+            range=found.range,
+            constant=constant | (found.infinite or frozenset()),
+            decided=found.decided,
+            formula=formula,
+        )
     # what compares has been judged; its result may be turned and joined
-    smooth = any(s.inputs and jnp.issubdtype(a.aval.dtype, jnp.inexact) for s, a in zip(seen, eqn.invars, strict=True))
-    for variable in eqn.outvars:
-        jumps = name in JUMPS | CALLBACKS or not jnp.issubdtype(variable.aval.dtype, jnp.inexact)
-        new = jump or (_jump(name, all_inputs, where) if smooth and jumps and not _is_trusted(name, where) else None)
-        out.append(_Seen(all_inputs, new))
-    return out
+    jump = next((cell.jump for cell in cells if cell.jump is not None), None)
+    if jump is None and found.why is not None and not _is_trusted(eqn.primitive.name, where, found.forgiven):
+        jump = Jump(found.why, tuple(sorted(inputs)), line_of(where[-1].source), found.seen)
+    infinite = found.infinite
+    if infinite is None:
+        infinite = frozenset().union(*(cell.infinite for cell in cells))
+    return Cell(inputs, jump, found.range, infinite, constant, found.decided, formula)
 
 
-def _first(seen: Sequence[_Seen]) -> Jump | None:
-    return next((s.jump for s in seen if s.jump is not None), None)
+def _formula(eqn: Any, cells: list[Cell]) -> Formula | None:
+    parts = [cell.formula for cell in cells if cell.formula is not None]
+    if len(parts) < len(cells) or not (eqn.primitive.name in ELEMENTWISE or all(p.value is not None for p in parts)):
+        return None
+    return formula_of(eqn, parts) if len(eqn.outvars) == 1 else None
 
 
-def _jump(name: str, inputs: frozenset[str], where: Calls) -> Jump:
-    return Jump(name, tuple(sorted(inputs)), line_of(where[-1].source))
+def _promised(cell: Cell) -> Cell:
+    """Trust a function that brings its own derivative, unless an operation in it is known to jump."""
+    return cell if cell.jump is None or cell.jump.seen else cell._replace(jump=None)
 
 
-def _is_trusted(name: str, where: Calls) -> bool:
-    """Tell whether a trusted function of JAX did this, or a density of numpyro that tells cases apart."""
+def _is_trusted(name: str, where: Calls, forgiven: bool = True) -> bool:
+    """Tell whether a trusted function of JAX did this that it may do, or a density of numpyro that tells cases apart."""
     for frame in _frames(where):
         if not frame.file_name.startswith(_JAX):
             return frame.file_name.startswith(_NUMPYRO) and name in _CASES
         if frame.function_name in _TRUSTED:
-            return True
+            return forgiven
     return False
 
 
@@ -140,50 +165,99 @@ def _frames(where: Calls) -> Iterator[Any]:
         yield from frames
 
 
-@_rule(jax.lax.select_n_p)
-def _select(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
-    """A choice between values; where one is a constant inf or nan it is a check of the support."""
-    cases = seen[1:]
-    inputs = frozenset().union(*(s.inputs for s in seen))
-    checks = any(case.infinite for case in cases)
-    return [_Seen(inputs, _first(cases if checks else seen))]
+def _joined(cells: Sequence[Cell]) -> Cell:
+    """Return the cell of a value that is one of these."""
+    first, *others = cells
+    range_ = first.range
+    for cell in others:
+        range_ = range_.union(cell.range)
+    return Cell(
+        frozenset().union(*(cell.inputs for cell in cells)),
+        next((cell.jump for cell in cells if cell.jump is not None), None),
+        range_,
+        frozenset().union(*(cell.infinite for cell in cells)),
+        frozenset().union(*(cell.constant for cell in cells)),
+    )
 
 
-@_rule(jax.lax.sort_p)
-def _sort(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
-    """What is sorted is continuous; what is carried along jumps from place to place."""
-    inputs, jump = frozenset().union(*(s.inputs for s in seen)), _first(seen)
-    carried = jump or (_jump("sort", inputs, where) if seen[0].inputs else None)
-    return [_Seen(inputs, jump if number == 0 else carried) for number in range(len(eqn.outvars))]
+@_structural(jax.lax.select_n_p)
+def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
+    """A choice. Where one case is infinite it is a check of the support, and where all cases meet it is continuous."""
+    which, *cases = cells
+    out = _joined(cases)._replace(formula=_formula(eqn, cells) or Formula(eqn.outvars[0].aval, range_=REALS))
+    if which.decided is not None and len(cases) == 2:
+        return [cases[which.decided]]
+    if not which.inputs:
+        return [out]
+    out = out._replace(inputs=out.inputs | which.inputs, formula=Formula(eqn.outvars[0].aval, range_=out.range))
+    checks = [case for case in cases if not case.inputs and case.constant and case.formula is not None]
+    checks = [case for case in checks if case.formula.value is None or not np.isfinite(case.formula.value).any()]
+    others = [case for case in cases if not any(case is check for check in checks)]
+    if checks and len(others) == 1:
+        infinite = others[0].infinite.union(*(case.constant for case in checks))
+        return [out._replace(range=others[0].range, infinite=infinite, constant=others[0].constant)]
+    if out.jump is not None or _shown_to_meet(which, cases) or (which.jump is None and _is_trusted("select_n", where)):
+        return [out]
+    jump = which.jump or Jump("'select_n'", tuple(sorted(which.inputs)), line_of(where[-1].source))
+    return [out._replace(jump=jump)]
 
 
-@_rule(jax.lax.cond_p)
-def _cond(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
-    which, *arguments = seen
+def _shown_to_meet(which: Cell, cases: Sequence[Cell]) -> bool:
+    compared, formulas = which.formula, [case.formula for case in cases if case.formula is not None]
+    if compared is None or compared.eqn is None or compared.eqn.primitive.name not in ("lt", "le", "gt", "ge"):
+        return False
+    sides_are_continuous = which.jump is not None and which.jump.operation == repr(compared.eqn.primitive.name)
+    absorbed = any(case.infinite for case in (which, *cases))
+    return sides_are_continuous and not absorbed and len(formulas) == len(cases) and meet(compared, formulas)
+
+
+@_structural(jax.lax.cond_p)
+def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
+    which, *arguments = cells
     branches = [_walk(branch, arguments, where[0].function, where[1:]) for branch in eqn.params["branches"]]
+    made = [_joined(outs) for outs in zip(*branches, strict=True)]
+    if not which.inputs or (which.jump is None and _is_trusted("cond", where)):
+        return made
+    jump = which.jump or Jump("'cond'", tuple(sorted(which.inputs)), line_of(where[-1].source))
+    return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump) for cell in made]
+
+
+@_structural(jax.lax.while_p)
+def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
+    """No derivative backwards through a loop of unknown length."""
+    inputs = frozenset().union(*(cell.inputs for cell in cells))
+    jump = Jump("'while_loop'", tuple(sorted(inputs)), line_of(where[-1].source), seen=False)
+    jump = next((cell.jump for cell in cells if cell.jump is not None), jump)
+    return [Cell(inputs, jump)] * len(eqn.outvars)
+
+
+@_structural(jax.lax.scan_p)
+def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
+    """A loop: what is carried reads what any step made it read."""
+    num_consts, num_carry = scan_sizes(eqn)
+    body = eqn.params["jaxpr"].jaxpr
+    plain = [
+        cell._replace(formula=Formula(v.aval, range_=cell.range)) for cell, v in zip(cells, body.invars, strict=True)
+    ]
+
+    def step(cells: list[Cell]) -> list[Cell]:
+        return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
+
+    def join(old: Cell, new: Cell) -> Cell:
+        both = _joined([old, new])
+        # a range that grows may grow at every step; its sign stays if every step keeps it
+        range_ = old.range if both.range == old.range else _sign(both.range)
+        return both._replace(formula=old.formula, range=range_)
+
+    cells, made = through_carry(eqn, plain, step, join)
+    outs = [*cells[num_consts : num_consts + num_carry], *made[num_carry:]]
     return [
-        _Seen(which.inputs.union(*(s.inputs for s in made)), _first([which, *made]))
-        for made in zip(*branches, strict=True)
+        cell._replace(formula=Formula(v.aval, range_=cell.range)) for cell, v in zip(outs, eqn.outvars, strict=True)
     ]
 
 
-@_rule(jax.lax.while_p)
-def _while(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
-    """No derivative backwards through a loop of unknown length."""
-    inputs = frozenset().union(*(s.inputs for s in seen))
-    return [_Seen(inputs, _first(seen) or _jump("while_loop", inputs, where))] * len(eqn.outvars)
-
-
-@_rule(jax.lax.scan_p)
-def _scan(eqn: Any, seen: list[_Seen], where: Calls) -> list[_Seen]:
-    """A loop: what is carried reads what any step made it read."""
-    num_consts, num_carry = scan_sizes(eqn)
-
-    def step(cells: list[_Seen]) -> list[_Seen]:
-        return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
-
-    def join(a: _Seen, b: _Seen) -> _Seen:
-        return _Seen(a.inputs | b.inputs, a.jump or b.jump, a.infinite and b.infinite)
-
-    cells, made = through_carry(eqn, seen, step, join)
-    return [*cells[num_consts : num_consts + num_carry], *made[num_carry:]]
+def _sign(range_: Interval) -> Interval:
+    """Return the widest range with the same sign."""
+    if range_.low >= 0:
+        return Interval(0.0, low_open=not range_.has_zero)
+    return -_sign(-range_) if range_.high <= 0 else REALS

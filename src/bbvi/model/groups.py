@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.model.buckets import find_buckets
+from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_rounding, refuse_unfit
 from bbvi.numerics.xla import for_one_run
 
 
@@ -96,13 +97,13 @@ class Stream(AbstractGroups):
 
     def take(self, indices):
         rows = jax.tree.map(_as_numpy, self.source[np.asarray(indices)])
-        for path, leaf in _leaves(rows):
+        for path, leaf in named_leaves(rows):
             if leaf.shape[:1] != (len(indices),):
                 raise ValueError(
                     f"the data source was asked for {len(indices)} groups but row{path} has shape {leaf.shape}; "
                     "__getitem__(indices) must return arrays with leading axis len(indices)"
                 )
-        refuse_nan(rows, "row", groups=np.asarray(indices))
+        refuse_unfit(rows, "row", groups=np.asarray(indices))
         return rows
 
 
@@ -125,9 +126,10 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
         if names.count(name) > 1:
             raise ValueError(f"bbvi.ragged: the field name {name!r} is taken; choose another")
     fields: dict[str, Any] = jax.tree.map(_as_numpy, dict(group or {}), is_leaf=is_number_list)
+    refuse_unfit(fields, "cohort")
     counts = {axis: len(lengths) for axis, lengths in own.items()}
     for name, values in fields.items():
-        for path, leaf in _leaves(values):
+        for path, leaf in named_leaves(values):
             if leaf.ndim == 0:
                 raise ValueError(f"bbvi.ragged: group field {name!r} is a single number; it needs one entry per group")
             counts[f"group field {name}{path}"] = len(leaf)
@@ -135,8 +137,7 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
         raise ValueError(f"bbvi.ragged: the numbers of groups disagree: {counts}")
     buckets, bucket = find_buckets(own)
     for axis, columns in axes.items():
-        fields |= {name: _pad(arrays, buckets[-1][axis], f"{axis}.{name}") for name, arrays in columns.items()}
-    refuse_nan(fields, "cohort")
+        fields |= {name: _pad(arrays, buckets[-1][axis], axis, name) for name, arrays in columns.items()}
     of_axis = {name: axis for axis, columns in axes.items() for name in columns}
     arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
     return Cohort(arrays, lengths, of_bucket, buckets, of_axis)
@@ -164,7 +165,7 @@ def as_groups(data: Any) -> AbstractGroups:
     elif isinstance(data, (dict, list, tuple)) or hasattr(data, "__array__"):
         arrays = jax.tree.map(_as_numpy, data, is_leaf=is_number_list)
         _check_leading_axes(arrays)
-        refuse_nan(arrays, "data")
+        refuse_unfit(arrays, "data")
         groups = ArrayGroups(jax.tree.map(jnp.asarray, arrays))
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         groups = Stream(data)
@@ -178,24 +179,6 @@ def as_groups(data: Any) -> AbstractGroups:
     return groups
 
 
-def is_number_list(node: Any) -> bool:
-    """Tell whether a list is an array written as a list, and not a list of arrays."""
-    return isinstance(node, list) and all(isinstance(item, (int, float, list)) for item in node)
-
-
-def refuse_nan(tree: Any, name: str, *, groups: np.ndarray | None = None) -> None:
-    """Raise on NaN, naming where it is; `groups` are the numbers of the groups on the first axis."""
-    for path, leaf in _leaves(tree):
-        values = np.asarray(leaf)
-        if values.dtype.kind == "f" and np.isnan(values).any():
-            where = tuple(int(i) for i in np.argwhere(np.isnan(values))[0])
-            at = f"at index {where}" if groups is None else f"in group {groups[where[0]]}"
-            raise ValueError(
-                f"{name}{path} holds NaN, first {at}; if it means 'not measured', use "
-                "values, observed = bbvi.missing(array) and mask those terms with observed"
-            )
-
-
 def _as_numpy(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype.kind not in "bifu":
@@ -203,12 +186,8 @@ def _as_numpy(leaf: Any) -> np.ndarray:
     return array
 
 
-def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-
-
 def _check_leading_axes(arrays: Any) -> None:
-    leaves = _leaves(arrays)
+    leaves = named_leaves(arrays)
     if not leaves:
         raise ValueError("data is empty: it has no arrays")
     scalars = [path for path, leaf in leaves if leaf.ndim == 0]
@@ -245,14 +224,18 @@ def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     return np.asarray(first)
 
 
-def _pad(given: Sequence[Any], longest: int, name: str) -> np.ndarray:
+def _pad(given: Sequence[Any], longest: int, axis: str, name: str) -> np.ndarray:
     arrays = [_as_numpy(array) for array in given]
     rests = {a.shape[1:] for a in arrays if len(a)}
     if len(rests) > 1:
-        raise ValueError(f"bbvi.ragged: {name}: groups disagree on the shape after the first axis: {sorted(rests)}")
+        raise ValueError(
+            f"bbvi.ragged: {axis}.{name}: groups disagree on the shape after the first axis: {sorted(rests)}"
+        )
     rest = next(iter(rests), ())
     out = np.zeros((len(arrays), longest, *rest), np.result_type(*arrays))
     for row, array in zip(out, arrays, strict=True):
         if len(array):
             row[: len(array)] = array
+    refuse_nan(out, f"cohort[{name!r}]")
+    refuse_rounding(np.concatenate([array for array in arrays if len(array)] or [out]), f"cohort[{name!r}]")
     return out

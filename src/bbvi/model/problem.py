@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.model.groups import AbstractGroups, as_groups, is_number_list, refuse_nan
+from bbvi.model.groups import AbstractGroups, as_groups
 from bbvi.model.joint import put_together, take_apart
 from bbvi.model.model import AnyModel, HierarchicalModel, Model, Values
+from bbvi.model.numbers import is_number_list, refuse_unfit
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.host import CALL_SITE, CALL_SITE_WORDS, Host
 from bbvi.numerics.address import Key, fold, threefry
@@ -185,11 +186,11 @@ def flat_data(data: Any) -> Any:
             raise ValueError(f"data holds an empty array of shape {array.shape}: nothing to fit")
         if array.dtype.kind not in "bifu":
             raise TypeError(f"data must be numbers, got an array of {array.dtype}")
-        return jnp.asarray(array)
+        return array
 
     converted = jax.tree.map(convert, data, is_leaf=is_number_list)
-    refuse_nan(converted, "data")
-    return converted
+    refuse_unfit(converted, "data")
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, converted)
 
 
 def _named_terms(name: str, result: Any) -> Terms:

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from bbvi.blankets.broadcast import refuse_forgotten_sums
 from bbvi.blankets.scope import Scope, find_scope
 from bbvi.blankets.trace import trace_group, trace_prior
 from bbvi.model.problem import Problem
@@ -41,11 +42,14 @@ def find_blankets(
     group = None
     if like is None:
         trace = trace_prior(problem, data)
+        refuse_forgotten_sums(trace)
         prior = find_scope(problem, trace, data, of_groups=False, fast_lgamma=fast_lgamma)
     else:
         prior = like.prior
     if problem.num_groups:
-        group = find_scope(problem, trace_group(problem, row), row, of_groups=True, fast_lgamma=fast_lgamma)
+        trace = trace_group(problem, row)
+        refuse_forgotten_sums(trace)
+        group = find_scope(problem, trace, row, of_groups=True, fast_lgamma=fast_lgamma)
     found = Blankets(prior, group)
     for name in problem.latents:
         if not any(scope.reading([name]) for scope in found.scopes):

@@ -4,7 +4,7 @@ An array of the trace is an array of numbers of sets, of its own shape, and a bo
 each set. A move of data is then that move on the numbers. None stands for an array that reads no latent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,11 +42,20 @@ def union(parts: Sequence[Reads]) -> Reads:
     return result
 
 
+def moved(part: Reads, move: Callable[[np.ndarray], np.ndarray]) -> Reads:
+    """Move the elements of an array, and their sets with them."""
+    return None if part is None else ReadSets(move(part.ids), part.sets)
+
+
 def spread(part: Reads, shape: tuple[int, ...]) -> Reads:
     """Repeat the sets over a larger shape."""
-    if part is None or part.ids.shape == shape:
-        return part
-    return ReadSets(np.broadcast_to(part.ids, shape), part.sets)
+    return moved(part, lambda ids: np.broadcast_to(ids, shape))
+
+
+def same_for_all(columns: np.ndarray, width: int, shape: tuple[int, ...]) -> ReadSets:
+    """Let every element read the same latent elements."""
+    sets = sparse.csr_array((np.ones(len(columns), bool), columns, np.array([0, len(columns)])), (1, width))
+    return ReadSets(np.zeros(shape, np.int64), sets)
 
 
 def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
@@ -99,8 +108,7 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
         return None
     width = max(p.sets.shape[1] for p in present)
     columns = np.unique(np.concatenate([_rows(p.sets, np.unique(p.ids)).indices for p in present]))
-    sets = sparse.csr_array((np.ones(len(columns), bool), columns, np.array([0, len(columns)])), (1, width))
-    return ReadSets(np.zeros(shape, np.int64), sets)
+    return same_for_all(columns, width, shape)
 
 
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:

@@ -7,20 +7,17 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
-from bbvi.blankets.jaxpr.primitives import dot_axes, scan_sizes
+from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.run import reached, run
 from bbvi.blankets.walk import Term, Walk
 
 
 def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
     """Write a dot product as a product and a sum."""
-    sides = [jnp.transpose(x, [*b, *own, *c]) for x, (b, own, c) in zip(inputs, dot_axes(eqn), strict=True)]
-    (batch, left_own, summed), (_, right_own, _) = dot_axes(eqn)
-    num_batch, num_left, num_sum = len(batch), len(left_own), len(summed)
-    left = jnp.expand_dims(sides[0], tuple(num_batch + num_left + k for k in range(len(right_own))))
-    right = jnp.expand_dims(sides[1], tuple(num_batch + k for k in range(num_left)))
+    left, right = along_common_axes(eqn, inputs)
     product = left * right
-    return [jnp.sum(product, axis=tuple(range(product.ndim - num_sum, product.ndim)))]
+    return [jnp.sum(product, axis=tuple(range(eqn.outvars[0].aval.ndim, product.ndim)))]
 
 
 def open_cond(chosen: int | None) -> Rewrite:

@@ -53,13 +53,9 @@ def run_last(
 def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
     """Repeat an operand of the given shape, or a number, for every sample."""
     if isinstance(value, Last):
-        array = value.array
-        if array.ndim == len(shape) + 1:
-            return array
-        return jnp.broadcast_to(array, (*shape, num))
+        return value.array if value.array.ndim == len(shape) + 1 else jnp.broadcast_to(value.array, (*shape, num))
     array = jnp.asarray(value)
-    inner = array[..., None] if array.ndim == len(shape) else array
-    return jnp.broadcast_to(inner, (*shape, num))
+    return jnp.broadcast_to(array[..., None] if array.ndim == len(shape) else array, (*shape, num))
 
 
 class _Rules:
@@ -118,32 +114,26 @@ class _Rules:
         """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
         params, body = eqn.params, eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
-        has = reached_through_carry(eqn, [isinstance(value, Last) for value in values])
-        consts, last = values[:num_consts], num_consts + num_carry
-        carried, over = has[num_consts:last], has[last:]
-        init = [
-            _spread(v, a.aval.shape, num) if yes else jnp.asarray(v, a.aval.dtype)
-            for v, a, yes in zip(values[num_consts:last], eqn.invars[num_consts:last], carried, strict=True)
-        ]
-        xs = [v.array if isinstance(v, Last) else v for v in values[last:]]
-        marks: list[bool] = []
+        first_x = num_consts + num_carry
+        carried = reached_through_carry(eqn, [isinstance(value, Last) for value in values])[num_consts:first_x]
 
-        def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
-            held = [Last(c) if yes else c for c, yes in zip(carry, carried, strict=True)]
-            now = [Last(v) if yes else v for v, yes in zip(x, over, strict=True)]
-            made = run(body, [*consts, *held, *now], body.jaxpr.outvars, special=self)
-            new = [
-                _spread(v, a.aval.shape, num) if yes else v
-                for v, a, yes in zip(made[:num_carry], body.jaxpr.outvars[:num_carry], carried, strict=True)
+        def carry_of(parts: list[Any]) -> list[Any]:
+            return [
+                Last(_spread(part, v.aval.shape, num)) if yes else jnp.asarray(part, v.aval.dtype)
+                for part, v, yes in zip(parts, eqn.outvars[:num_carry], carried, strict=True)
             ]
-            marks[:] = [isinstance(v, Last) for v in made[num_carry:]]
-            return new, [v.array if isinstance(v, Last) else jnp.asarray(v) for v in made[num_carry:]]
 
-        final, stacked = lax.scan(
-            step, init, xs, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
-        )
-        marked = [Last(v) if yes else v for v, yes in zip(final, carried, strict=True)]
-        return marked + [Last(v) if yes else v for v, yes in zip(stacked, marks, strict=True)]
+        def without_logs(parts: list[Any]) -> list[Any]:
+            return [Last(part.array) if isinstance(part, Last) else jnp.asarray(part) for part in parts]
+
+        def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+            made = run(body, [*values[:num_consts], *carry, *x], body.jaxpr.outvars, special=self)
+            return carry_of(made[:num_carry]), without_logs(made[num_carry:])
+
+        start, xs = carry_of(values[num_consts:first_x]), without_logs(values[first_x:])
+        how = {name: params[name] for name in ("length", "reverse", "unroll")}
+        final, stacked = lax.scan(step, start, xs, **how)
+        return [*final, *stacked]
 
     def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Map an operation without a rule of its own over the samples."""

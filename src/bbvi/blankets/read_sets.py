@@ -68,7 +68,7 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
     pairs = np.unique(np.asarray(rows, np.int64).ravel() * max(1, len(used)) + compact.ravel())
     row, number = pairs // max(1, len(used)), pairs % max(1, len(used))
     members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (num, len(used)))
-    first, ids = _distinct(members)
+    first, ids = distinct(members)
     chosen = sparse.csr_array(members[first])
     if (chosen @ np.diff(sets.indptr)).sum() > MOST_PAIRS:
         return everything([part], shape)
@@ -194,7 +194,7 @@ def _rows(sets: sparse.csr_array, numbers: np.ndarray) -> sparse.csr_array:
     return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), (len(numbers), sets.shape[1]))
 
 
-def _distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+def distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """The first of each kind of row, and for each row its kind: equal rows have equal sums of random 64-bit words."""
     words = np.random.default_rng(0).integers(0, 2**64, size=(2, members.shape[1]), dtype=np.uint64)
     one, other = (

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, dot_axes, scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
-from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run
+from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run, scan_like
 from bbvi.numerics import special
 
 _MOST_UNROLLED = 16
@@ -69,7 +69,7 @@ class _Rules:
             return None
         name = eqn.primitive.name
         if self.derivatives and name in CUSTOM:
-            return self._mapped(lambda *one: bind_custom(eqn, list(one)), values)
+            return self._mapped(eqn, values, bind_custom)
         inner = called(eqn)
         if inner is not None:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
@@ -84,12 +84,12 @@ class _Rules:
             return [Last(eqn.primitive.bind(values[0].array, **eqn.params))]
         if self.derivatives and name == "dot_general":
             # backwards a product is two more products, which are fastest as such
-            return self._any(eqn, values)
+            return self._mapped(eqn, values)
         rule = {
             "dot_general": _dot, "gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad, "scan": self._scan,
         }.get(name)  # fmt: skip
         made = None if rule is None else rule(eqn, values, self.num)
-        return self._any(eqn, values) if made is None else made
+        return self._mapped(eqn, values) if made is None else made
 
     def _elementwise(self, eqn: Any, values: list[Any]) -> Last:
         name = eqn.primitive.name
@@ -112,7 +112,7 @@ class _Rules:
 
     def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
         """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
-        params, body = eqn.params, eqn.params["jaxpr"]
+        body = eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
         first_x = num_consts + num_carry
         carried = reached_through_carry(eqn, [isinstance(value, Last) for value in values])[num_consts:first_x]
@@ -131,28 +131,20 @@ class _Rules:
             return carry_of(made[:num_carry]), without_logs(made[num_carry:])
 
         start, xs = carry_of(values[num_consts:first_x]), without_logs(values[first_x:])
-        how = {name: params[name] for name in ("length", "reverse", "unroll")}
-        final, stacked = lax.scan(step, start, xs, **how)
+        final, stacked = scan_like(eqn, step, start, xs)
         return [*final, *stacked]
 
-    def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
+    def _mapped(self, eqn: Any, values: list[Any], how: Callable[[Any, list[Any]], list[Any]] = bind) -> list[Any]:
         """Map an operation without a rule of its own over the samples."""
-        return self._mapped(lambda *one: bind(eqn, list(one)), values)
-
-    def _mapped(self, function: Callable[..., list[Array]], values: list[Any]) -> list[Any]:
         axes = [-1 if isinstance(value, Last) else None for value in values]
         arrays = [value.array if isinstance(value, Last) else value for value in values]
-        made = jax.vmap(function, in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
+        made = jax.vmap(lambda *one: how(eqn, list(one)), in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
         return [Last(array) for array in made]
 
 
 def _moved(value: Last, move: Callable[[Array], Array]) -> Last:
     log = value.log
     return Last(move(value.array), None if log is None else lambda: move(log()))
-
-
-def _strides(params: dict[str, Any]) -> tuple[int, ...]:
-    return params["strides"] or (1,) * len(params["start_indices"])
 
 
 _MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
@@ -165,7 +157,7 @@ _MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
     "expand_dims": lambda x, p, num: lax.expand_dims(x, p["dimensions"]),
     "rev": lambda x, p, num: lax.rev(x, p["dimensions"]),
     "slice": lambda x, p, num: lax.slice(
-        x, (*p["start_indices"], 0), (*p["limit_indices"], num), (*_strides(p), 1)
+        x, (*p["start_indices"], 0), (*p["limit_indices"], num), (*(p["strides"] or [1] * (x.ndim - 1)), 1)
     ),
 }  # fmt: skip
 

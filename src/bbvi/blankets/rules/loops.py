@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from bbvi.blankets.jaxpr.primitives import scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
-from bbvi.blankets.jaxpr.run import run
+from bbvi.blankets.jaxpr.run import run, scan_like
 from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, covers, everything, moved, reduce, stack, union
 from bbvi.blankets.rules import rule
 
@@ -115,7 +115,7 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
 
 def _values(interpreter: Any, eqn: Any) -> list[Any]:
     """What is known of the body's inputs over all steps, such as a counter of the steps."""
-    params, body = eqn.params, eqn.params["jaxpr"]
+    body = eqn.params["jaxpr"]
     num_consts, num_carry = scan_sizes(eqn)
     first_x = num_consts + num_carry
     values = [interpreter.value_of(atom) for atom in eqn.invars]
@@ -133,8 +133,7 @@ def _values(interpreter: Any, eqn: Any) -> list[Any]:
         made = run(body, [now.get(i) for i in range(len(values))], outputs)
         return dict(zip(carry, made, strict=True)), carry
 
-    how = {"length": params["length"], "reverse": params["reverse"]}
-    stacked = jax.lax.scan(step, carry, xs, **how)[1] if carry else {}
-    turn = slice(None, None, -1 if params["reverse"] else 1)
+    stacked = scan_like(eqn, step, carry, xs)[1] if carry else {}
+    turn = slice(None, None, -1 if eqn.params["reverse"] else 1)
     over_time = {i: np.asarray(value)[turn] for i, value in (stacked | xs).items()}
     return [(consts | over_time).get(i) for i in range(len(values))]

@@ -4,6 +4,7 @@ An array of the trace is an array of numbers of sets, of its own shape, and a bo
 each set. A move of data is then that move on the numbers. None stands for an array that reads no latent.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -34,12 +35,7 @@ def own(shape: tuple[int, ...], offset: int, total: int) -> ReadSets:
 def union(parts: Sequence[Reads]) -> Reads:
     """Unite reads element by element; parts of shape () go with every element."""
     present = [p for p in parts if p is not None]
-    if not present:
-        return None
-    result = present[0]
-    for part in present[1:]:
-        result = _pair(result, part)
-    return result
+    return functools.reduce(_pair, present) if present else None
 
 
 def moved(part: Reads, move: Callable[[np.ndarray], np.ndarray]) -> Reads:
@@ -64,7 +60,7 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
         return None
     num = int(np.prod(shape))
     used, compact = np.unique(part.ids, return_inverse=True)
-    sets = _rows(part.sets, used)
+    sets = sparse.csr_array(part.sets[used])
     pairs = np.unique(np.asarray(rows, np.int64).ravel() * max(1, len(used)) + compact.ravel())
     row, number = pairs // max(1, len(used)), pairs % max(1, len(used))
     members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (num, len(used)))
@@ -107,7 +103,7 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
     if not present:
         return None
     width = max(p.sets.shape[1] for p in present)
-    columns = np.unique(np.concatenate([_rows(p.sets, np.unique(p.ids)).indices for p in present]))
+    columns = np.unique(np.concatenate([p.sets[np.unique(p.ids)].indices for p in present]))
     return same_for_all(columns, width, shape)
 
 
@@ -153,7 +149,7 @@ def matrix(part: Reads, size: int, width: int) -> sparse.csr_array:
     """Write reads as a matrix of elements by latent elements."""
     if part is None:
         return sparse.csr_array((size, width), dtype=bool)
-    return _rows(widen(part.sets, width), part.ids.ravel())
+    return sparse.csr_array(widen(part.sets, width)[part.ids.ravel()])
 
 
 def num_pairs(part: Reads) -> int:
@@ -182,16 +178,7 @@ def _pair(a: ReadSets, b: ReadSets) -> ReadSets:
         whole = everything([a, b], left.shape)
         assert whole is not None
         return whole
-    return ReadSets(ids.reshape(left.shape), sparse.csr_array(_rows(one, first) + _rows(other, second)))
-
-
-def _rows(sets: sparse.csr_array, numbers: np.ndarray) -> sparse.csr_array:
-    """Rows of a sparse matrix by their numbers, any number of times."""
-    lengths = np.diff(sets.indptr)[numbers]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
-    indices = sets.indices[np.repeat(sets.indptr[:-1][numbers], lengths) + within]
-    return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), (len(numbers), sets.shape[1]))
+    return ReadSets(ids.reshape(left.shape), sparse.csr_array(one[first] + other[second]))
 
 
 def distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:

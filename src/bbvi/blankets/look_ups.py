@@ -177,10 +177,9 @@ def _as_rows(
         return None
     pattern = recognise(block, term_shape, item.shape)
     num_axes = len(item.shape) - len(operand) + 1
-    if not isinstance(pattern, Reduction):
-        return None
     # a term element that reads several rows could read one of them twice
-    several = any(m is None and s > 1 for m, s in zip(pattern.matched[:num_axes], item.shape, strict=False))
-    if several:
+    if not isinstance(pattern, Reduction) or any(
+        axis is None and size > 1 for axis, size in zip(pattern.matched[:num_axes], item.shape, strict=False)
+    ):
         return None
     return Rows(number, pattern, num_axes, factor_shape, int(np.prod(operand[1:])))

@@ -136,10 +136,8 @@ class Scope(NamedTuple):
 
     def spread(self, latent: str, sums: list[Array]) -> Array | float:
         """Give the share of `looked_up` in log p_i."""
-        total: Array | float = 0.0
-        for item, value in zip(self.look_ups.get(latent, {}).values(), sums, strict=True):
-            total = total + item.spread(value)
-        return total
+        items = self.look_ups.get(latent, {}).values()
+        return sum((item.spread(value) for item, value in zip(items, sums, strict=True)), 0.0)
 
     def of_one_group(self, latent: str, terms: Terms, indices: list[Array], sums: Sums | None = None) -> Array | float:
         """Sum log p_i of one group's local, what its data choose included."""

@@ -65,9 +65,9 @@ class _Rules:
         self.num, self.derivatives, self._faster = num, derivatives, _FASTER if fast_lgamma else {}
 
     def __call__(self, eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
-        if not any(isinstance(value, Last) for value in values):
+        name, has = eqn.primitive.name, [isinstance(value, Last) for value in values]
+        if not any(has):
             return None
-        name = eqn.primitive.name
         if self.derivatives and name in CUSTOM:
             return self._mapped(eqn, values, bind_custom)
         inner = called(eqn)
@@ -82,14 +82,13 @@ class _Rules:
         if name in REDUCTIONS or name in CUMULATIVE:
             # axes count from the front: samples, behind, are out of the way
             return [Last(eqn.primitive.bind(values[0].array, **eqn.params))]
-        if self.derivatives and name == "dot_general":
-            # backwards a product is two more products, which are fastest as such
-            return self._mapped(eqn, values)
-        rule = {
-            "dot_general": _dot, "gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad, "scan": self._scan,
-        }.get(name)  # fmt: skip
-        made = None if rule is None else rule(eqn, values, self.num)
-        return self._mapped(eqn, values) if made is None else made
+        if name == "scan":
+            return self._scan(eqn, values)
+        if name in _BY_OTHERS and has[0] and not any(has[1:]):
+            return [Last(_BY_OTHERS[name](eqn, values[0].array, *values[1:], num=self.num))]
+        # backwards a product is two more products, which are fastest as such
+        made = _dot(eqn, values, self.num) if name == "dot_general" and not self.derivatives else None
+        return self._mapped(eqn, values) if made is None else [made]
 
     def _elementwise(self, eqn: Any, values: list[Any]) -> Last:
         name = eqn.primitive.name
@@ -110,7 +109,7 @@ class _Rules:
 
         return Last(joined(values), _all_logs(values, joined))
 
-    def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
+    def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
         body = eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
@@ -119,7 +118,7 @@ class _Rules:
 
         def carry_of(parts: list[Any]) -> list[Any]:
             return [
-                Last(_spread(part, v.aval.shape, num)) if yes else jnp.asarray(part, v.aval.dtype)
+                Last(_spread(part, v.aval.shape, self.num)) if yes else jnp.asarray(part, v.aval.dtype)
                 for part, v, yes in zip(parts, eqn.outvars[:num_carry], carried, strict=True)
             ]
 
@@ -191,7 +190,7 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
     return _all_logs(values, combined)
 
 
-def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
+def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:
     """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
     axes, shapes = dot_axes(eqn), [a.aval.shape for a in eqn.invars]
     both = all(isinstance(v, Last) for v in values)
@@ -210,32 +209,26 @@ def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
         total = sum(products[1:], products[0]) if products else jnp.zeros((*left.shape[:2], right.shape[2], num), kind)
     else:
         total = (left * right).sum(-2)
-    return [Last(total.reshape(*eqn.outvars[0].aval.shape, num).astype(kind))]
+    return Last(total.reshape(*eqn.outvars[0].aval.shape, num).astype(kind))
 
 
-def _gather(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    operand, indices = values
-    if isinstance(indices, Last):
-        return None
+def _gather(eqn: Any, operand: Array, indices: Any, num: int) -> Array:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
-    made = lax.gather(
-        operand.array, indices, numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.outvars[0].aval.shape))),
+    return lax.gather(
+        operand, indices, numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.outvars[0].aval.shape))),
         (*params["slice_sizes"], num), unique_indices=params["unique_indices"],
         indices_are_sorted=params["indices_are_sorted"], mode=params["mode"], fill_value=params["fill_value"],
     )  # fmt: skip
-    return [Last(made)]
 
 
-def _dynamic_slice(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    operand, *indices = values
-    if any(isinstance(index, Last) for index in indices):
-        return None
+def _dynamic_slice(eqn: Any, operand: Array, *indices: Any, num: int) -> Array:
     zero = jnp.zeros_like(jnp.asarray(indices[0])) if indices else 0
-    return [Last(lax.dynamic_slice(operand.array, [*indices, zero], (*eqn.params["slice_sizes"], num)))]
+    return lax.dynamic_slice(operand, [*indices, zero], (*eqn.params["slice_sizes"], num))
 
 
-def _pad(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    operand, filling = values
-    if isinstance(filling, Last) or not isinstance(operand, Last):
-        return None
-    return [Last(lax.pad(operand.array, filling, [*eqn.params["padding_config"], (0, 0, 0)]))]
+def _pad(eqn: Any, operand: Array, filling: Any, num: int) -> Array:
+    return lax.pad(operand, filling, [*eqn.params["padding_config"], (0, 0, 0)])
+
+
+#: operations on an array with samples, by indices or a filling without
+_BY_OTHERS: dict[str, Callable[..., Array]] = {"gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad}

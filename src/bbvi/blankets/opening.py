@@ -1,5 +1,6 @@
 """Section 3.1: sums inside loops, branches and products, brought to light."""
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -44,9 +45,8 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
     body = retrace(eqn.params["jaxpr"], {})
     out = body.jaxpr.outvars[which]
     is_carry = which < num_carry
-    if isinstance(out, Literal) or out.aval.dtype not in (jnp.float32, jnp.float64):
-        return None
-    if out.aval.shape != () and not is_carry:
+    is_float = not isinstance(out, Literal) and out.aval.dtype in (jnp.float32, jnp.float64)
+    if not is_float or (out.aval.shape != () and not is_carry):
         return None
     summands = Walk(body.jaxpr, body.jaxpr.invars, elementwise=out.aval.shape != ()).pieces(out)
     if is_carry:
@@ -60,11 +60,7 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
             return None
     elif len(summands) == 1 and summands[0].atoms[0].aval.shape == ():
         return None
-
-    def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
-        return _run_open(eqn, inputs, body, which, summands)
-
-    return rewrite
+    return functools.partial(_run_open, body=body, which=which, summands=summands)
 
 
 def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Term]) -> list[Any]:

@@ -109,15 +109,12 @@ class Walk:
             return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
         if len(piece.by) > _MOST_SCALES and name in ("mul", "div", "select_n"):
             return None
-        if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
+        if self.elementwise and (name not in ADDITIONS or any(atom.aval.shape != out.shape for atom in eqn.invars)):
             return None
-        if self.elementwise and name not in ADDITIONS:
+        if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
             return None
         if name == "reduce_sum" or name in REARRANGED:
-            axes = _axes_before(eqn)
-            if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
-                return None
-            return _through(piece, eqn.invars[0], axes)
+            return _through(piece, eqn.invars[0], _axes_before(eqn))
         if name == "broadcast_in_dim":
             repeated = out.size / max(1, eqn.invars[0].aval.size)
             return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
@@ -151,9 +148,8 @@ class Walk:
         left, right = (frozenset() if isinstance(a, Literal) else self.leaves.get(a, frozenset()) for a in eqn.invars)
         if not left or not right:
             return False
-        if _is_library(eqn):
-            return True
-        return (left <= right or right <= left) and not all(self._is_density(a) for a in eqn.invars)
+        nested = left <= right or right <= left
+        return _is_library(eqn) or (nested and not all(self._is_density(a) for a in eqn.invars))
 
     def _is_density(self, atom: Any) -> bool:
         """Whether this array is what a library's density returned."""
@@ -186,15 +182,14 @@ class Walk:
 
     def _masked(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into what a mask keeps, where it puts zero for the rest."""
-        if len(eqn.invars) != 3:
+        mask, *cases = eqn.invars
+        if len(cases) != 2 or isinstance(mask, Literal):
             return None
-        mask, if_false, if_true = eqn.invars
-        if isinstance(mask, Literal):
+        if_false, if_true = cases
+        drops = self._is_zero(if_true)
+        if drops == self._is_zero(if_false):
             return None
-        zero = [self._is_zero(if_false), self._is_zero(if_true)]
-        if zero[0] == zero[1]:
-            return None
-        kept, kind = (if_true, "keep") if zero[0] else (if_false, "drop")
+        kept, kind = (if_false, "drop") if drops else (if_true, "keep")
         return [piece._replace(atom=kept, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
 
     def _is_zero(self, atom: Any) -> bool:

@@ -33,16 +33,12 @@ def colour(reads: sparse.csr_array) -> np.ndarray:
     The better of two greedy rules, first fit and next fit. Next fit goes on from the colour before, which is what a
     grid needs: there first fit can take one colour too many.
     """
-    first, following = first_fit(reads), _greedy(reads, cyclic=True)
+    first, following = first_fit(reads), first_fit(reads, cyclic=True)
     return first if first.max(initial=0) <= following.max(initial=0) else following
 
 
-def first_fit(reads: sparse.csr_array) -> np.ndarray:
-    """Choose colours by first fit: those of the first columns do not change when others follow."""
-    return _greedy(reads, cyclic=False)
-
-
-def _greedy(reads: sparse.csr_array, *, cyclic: bool) -> np.ndarray:
+def first_fit(reads: sparse.csr_array, *, cyclic: bool = False) -> np.ndarray:
+    """Choose colours by first fit: those of the first columns do not change when others follow. If cyclic, by next fit."""
     columns = sparse.csc_array(reads)
     members = np.split(columns.indices, columns.indptr[1:-1])
     used = [0] * reads.shape[0]  # for each row the set of its colours, as bits

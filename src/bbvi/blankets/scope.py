@@ -6,6 +6,7 @@ axis; a sampler has groups there instead, called lanes.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -87,10 +88,8 @@ class Scope(NamedTuple):
 
     def reading(self, names: Iterable[str]) -> list[str]:
         """Name the arrays of terms that read any of these latents."""
-        found: dict[str, None] = {}
-        for name in names:
-            found |= dict.fromkeys([*self.patterns.get(name, {}), *self.look_ups.get(name, {})])
-        return list(found)
+        found = [[*self.patterns.get(name, {}), *self.look_ups.get(name, {})] for name in names]
+        return list(dict.fromkeys(itertools.chain(*found)))
 
     def pairs(self, term: str, names: Iterable[str], indices: list[Array]) -> Pairs:
         """List by latent which of its factors each element of a term reads, in any case or as the `indices` choose."""
@@ -103,14 +102,11 @@ class Scope(NamedTuple):
 
     def sums(self, terms: Terms) -> Sums:
         """Sum the terms over the axes that any latent needs, each once, and over all."""
-        wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
-        for of_latent in self.patterns.values():
-            for name, pattern in of_latent.items():
-                if isinstance(pattern, Reduction):
-                    wanted[name][pattern.summed] = None
         found: Sums = {}
         for name, term in terms.items():
-            made = {axes: term.sum(axes) for axes in wanted[name] if axes}
+            patterns = by_name(self.patterns, name, self.patterns).values()
+            wanted = dict.fromkeys(pattern.summed for pattern in patterns if isinstance(pattern, Reduction))
+            made = {axes: term.sum(axes) for axes in wanted if axes}
             smallest = min(made.values(), key=lambda leaf: leaf.size, default=term)
             everything = tuple(range(term.ndim - 1))
             made[everything] = made.get(everything, smallest.sum(tuple(range(smallest.ndim - 1))))

@@ -55,18 +55,16 @@ class LookUps:
         reading = sparse.csc_array(matrix(operand, operand.ids.size, self.width))
         shared = np.diff(reading.indptr) == operand.ids.size
         targets: dict[int, np.ndarray] = {}
-        offset = 0
-        for leaf, size in enumerate(self.sizes):
-            columns = np.arange(offset, offset + size)
-            offset += size
-            part = sparse.csr_array(reading[:, columns[~shared[columns]]])
+        for leaf, columns in enumerate(np.split(np.arange(sum(self.sizes)), np.cumsum(self.sizes)[:-1])):
+            chosen = columns[~shared[columns]]
+            part = sparse.csr_array(reading[:, chosen])
             counts = np.diff(part.indptr)
             if counts.max(initial=0) > 1:
                 interpreter.lose(eqn, "each element that is looked up reads several elements of one latent")
                 shared[columns] |= np.diff(reading[:, columns].indptr) > 0
             elif counts.any():
                 target = np.full(operand.ids.size, -1)
-                target[counts > 0] = columns[~shared[columns]][part.indices] - columns[0]
+                target[counts > 0] = chosen[part.indices] - columns[0]
                 targets[leaf] = target
         # what an earlier look-up yielded is not followed through a second one
         shared[sum(self.sizes) :] |= np.diff(reading.indptr)[sum(self.sizes) :] > 0

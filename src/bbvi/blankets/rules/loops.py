@@ -134,6 +134,7 @@ def _values(interpreter: Any, eqn: Any) -> list[Any]:
         return dict(zip(carry, made, strict=True)), carry
 
     stacked = scan_like(eqn, step, carry, xs)[1] if carry else {}
-    turn = slice(None, None, -1 if eqn.params["reverse"] else 1)
-    over_time = {i: np.asarray(value)[turn] for i, value in (stacked | xs).items()}
+    over_time = stacked | xs
+    if eqn.params["reverse"]:
+        over_time = {i: value[::-1] for i, value in over_time.items()}
     return [(consts | over_time).get(i) for i in range(len(values))]

@@ -61,7 +61,8 @@ def on_numbers(eqn: Any, ins: list[Reads], others: Sequence[Any] = ()) -> list[R
     ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars[: len(ins)]])
     if eqn.primitive.name == "concatenate":  # common, and needs no compiler
         return [ReadSets(np.concatenate(ids, eqn.params["dimension"]), sets)]
-    made = bind(eqn, [*(jnp.asarray(i, jnp.int32) for i in ids), *map(jnp.asarray, others)])
+    typed = [jnp.asarray(o, atom.aval.dtype) for o, atom in zip(others, eqn.invars[len(ins) :], strict=True)]
+    made = bind(eqn, [*(jnp.asarray(i, jnp.int32) for i in ids), *typed])
     return [ReadSets(np.asarray(m), sets) for m in made]
 
 

@@ -68,7 +68,7 @@ MUTANTS = {
     ),
     "a blanket that misses a broadcast": Mutant(
         "blankets/jaxpr/values.py",
-        "return np.broadcast_to(array.reshape(inner), shape)",
+        "return np.broadcast_to(np.expand_dims(array, new), shape)",
         "return np.full(shape, array.flat[0])",
         "reads_are_exact or unbiased_by_enumeration",
     ),

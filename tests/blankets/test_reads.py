@@ -62,6 +62,10 @@ CASES = {
         lambda x: jax.lax.scan(lambda c, v: ((v, *c[:4]), c[4] * v), (1.0,) * 5, jnp.concatenate([x, x]))[1],
         VECTOR,
     ),
+    "a loop that carries nothing": (
+        lambda x: jax.lax.scan(lambda carry, _: (carry, x * 2), (), None, length=2)[1],
+        VECTOR,
+    ),
     "finite only on the support": (
         lambda x: jnp.where(jnp.isfinite(jnp.diag(jnp.array([1.0, 0, 1, 1, 1, 1])) @ jnp.log(x**2)), x, 0.0),
         VECTOR,

@@ -40,8 +40,8 @@ class Analysis(NamedTuple):
 
     @property
     def floats_per_draw(self) -> int:
-        """The number of term elements in one group, for one draw."""
-        return self.blankets.floats_per_draw
+        """The number of term elements in one group, or in the part that no group owns if these are more."""
+        return max(scope.size for scope in self.blankets.scopes)
 
 
 def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from bbvi.blankets.broadcast import refuse_forgotten_sums
 from bbvi.blankets.scope import Scope, find_scope
 from bbvi.blankets.trace import trace_group, trace_prior
 from bbvi.model.problem import Problem
@@ -25,11 +24,6 @@ class Blankets(NamedTuple):
         assert self.group is not None, "a flat model has no groups"
         return self.group
 
-    @property
-    def floats_per_draw(self) -> int:
-        """The number of term elements in one group, or in the part that no group owns if these are more."""
-        return max(scope.size for scope in self.scopes)
-
 
 def find_blankets(
     problem: Problem, data: Any, row: Any, *, fast_lgamma: bool = True, like: Blankets | None = None
@@ -39,17 +33,11 @@ def find_blankets(
     With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit. `like` are the
     blankets of the same model at other lengths of the groups: they have the same prior.
     """
-    group = None
-    if like is None:
-        trace = trace_prior(problem, data)
-        refuse_forgotten_sums(trace)
-        prior = find_scope(problem, trace, data, of_groups=False, fast_lgamma=fast_lgamma)
-    else:
-        prior = like.prior
+    prior, group = None if like is None else like.prior, None
+    if prior is None:
+        prior = find_scope(problem, trace_prior(problem, data), data, of_groups=False, fast_lgamma=fast_lgamma)
     if problem.num_groups:
-        trace = trace_group(problem, row)
-        refuse_forgotten_sums(trace)
-        group = find_scope(problem, trace, row, of_groups=True, fast_lgamma=fast_lgamma)
+        group = find_scope(problem, trace_group(problem, row), row, of_groups=True, fast_lgamma=fast_lgamma)
     found = Blankets(prior, group)
     for name in problem.latents:
         if not any(scope.reading([name]) for scope in found.scopes):

@@ -112,11 +112,11 @@ def _check_moves(terms: Terms, scope: Scope, moves: list[tuple[str, np.ndarray]]
             # a loop that goes on until all elements are done rounds one by the others
             rounding = 1e-6 * np.max(np.abs(flat), where=np.isfinite(flat), initial=0)
             moved = ~np.isclose(flat[:, column], flat[:, 0], rtol=1e-5, atol=rounding, equal_nan=True)
-            pattern = scope.patterns.get(latent, {}).get(term)
-            inside = np.zeros(len(flat), bool) if pattern is None else readers(pattern, mask)
-            for item in scope.look_ups.get(latent, []):
-                if item.term == term:
-                    inside = inside | (item.pairs(indices)[:, mask].sum(1) > 0)
+            inside = np.zeros(len(flat), bool)
+            if (pattern := scope.patterns.get(latent, {}).get(term)) is not None:
+                inside = readers(pattern, mask)
+            elif (item := scope.look_ups.get(latent, {}).get(term)) is not None:
+                inside = item.pairs(indices)[:, mask].sum(1) > 0
             if (moved & ~inside).any():
                 element = int(np.flatnonzero(moved & ~inside)[0])
                 which = np.flatnonzero(mask)

@@ -4,7 +4,7 @@ Elements that share no term of log p are independent given all the others, so th
 the same as one move after another. A colouring splits the elements into such sets.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +12,9 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets.blankets import Blankets
-from bbvi.blankets.patterns import AbstractPattern, Reduction
-from bbvi.blankets.scope import Patterns, Scope
+from bbvi.blankets.patterns import Reduction
+from bbvi.blankets.read_sets import distinct
+from bbvi.blankets.scope import Pairs, Scope, by_name
 from bbvi.model.problem import Problem
 
 Colours = dict[str, np.ndarray]
@@ -32,16 +33,12 @@ def colour(reads: sparse.csr_array) -> np.ndarray:
     The better of two greedy rules, first fit and next fit. Next fit goes on from the colour before, which is what a
     grid needs: there first fit can take one colour too many.
     """
-    first, following = first_fit(reads), _greedy(reads, cyclic=True)
+    first, following = first_fit(reads), first_fit(reads, cyclic=True)
     return first if first.max(initial=0) <= following.max(initial=0) else following
 
 
-def first_fit(reads: sparse.csr_array) -> np.ndarray:
-    """Choose colours by first fit: those of the first columns do not change when others follow."""
-    return _greedy(reads, cyclic=False)
-
-
-def _greedy(reads: sparse.csr_array, *, cyclic: bool) -> np.ndarray:
+def first_fit(reads: sparse.csr_array, *, cyclic: bool = False) -> np.ndarray:
+    """Choose colours by first fit: those of the first columns do not change when others follow. If cyclic, by next fit."""
     columns = sparse.csc_array(reads)
     members = np.split(columns.indices, columns.indptr[1:-1])
     used = [0] * reads.shape[0]  # for each row the set of its colours, as bits
@@ -79,28 +76,25 @@ def moves(colours: Colours) -> list[Move]:
 
 def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_array:
     """Find the matrix of terms by elements of the globals; `rows` are all groups, first, for look-ups by their data."""
-    blocks = [block for scope in blankets.scopes for block in _blocks(problem, problem.globals, scope.patterns)]
-    if blankets.group is not None and any(name in blankets.group.look_ups for name in problem.globals):
-        for group in range(problem.num_groups):
-            row = jax.tree.map(lambda leaf, g=group: leaf[g], rows)
-            blocks += _looked_up(problem, problem.globals, blankets.group, row)
-    return _distinct(blocks, _width(problem, problem.globals))
+    found = [pairs for scope in blankets.scopes for pairs in _direct(problem.globals, scope)]
+    group = blankets.group
+    if group is not None and any(name in group.look_ups for name in problem.globals):
+        for number in range(problem.num_groups):
+            indices = group.indices(jax.tree.map(lambda leaf, g=number: leaf[g], rows))
+            found += [group.pairs(term, problem.globals, indices) for term in _looked_up(problem.globals, group)]
+    return _distinct(problem, problem.globals, found)
 
 
 def possible_reads(problem: Problem, names: Mapping[str, Any], scopes: Iterable[Scope]) -> sparse.csr_array:
     """Find the matrix of terms by elements of these latents; a look-up by a group's data may read any."""
-    blocks: list[sparse.csr_array] = []
+    found: list[Pairs] = []
     for scope in scopes:
-        blocks += _blocks(problem, names, scope.patterns)
-        for term in dict.fromkeys(item.term for name in names for item in scope.look_ups.get(name, [])):
-            row = []
-            for name in names:
-                direct = scope.patterns.get(name, {}).get(term)
-                chosen = any(item.term == term for item in scope.look_ups.get(name, []))
-                read = np.full(int(np.prod(problem.shape(name))), chosen)
-                row.append(read if direct is None else read | (np.asarray(direct.pairs().sum(0)).ravel() > 0))
-            blocks.append(sparse.csr_array(np.concatenate(row)[None]))
-    return _distinct(blocks, _width(problem, names))
+        found += _direct(names, scope)
+        for term in _looked_up(names, scope):
+            direct = {name: item.pairs().sum(0) > 0 for name, item in by_name(scope.patterns, term, names).items()}
+            chosen = {name: np.ones(problem.shape(name), bool) for name in by_name(scope.look_ups, term, names)}
+            found.append({name: sparse.csr_array(read.reshape(1, -1)) for name, read in (direct | chosen).items()})
+    return _distinct(problem, names, found)
 
 
 def local_reads(scope: Scope) -> sparse.csr_array:
@@ -112,7 +106,7 @@ def local_reads(scope: Scope) -> sparse.csr_array:
                 f"Gibbs: which elements of the local latent {name!r} a term reads depends on the group's data, so that "
                 "no colouring is common to all groups; write the look-up as a product with an indicator matrix"
             )
-    return _distinct(_blocks(problem, problem.locals, scope.patterns), _width(problem, problem.locals))
+    return _distinct(problem, problem.locals, _direct(problem.locals, scope))
 
 
 def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Colours:
@@ -134,63 +128,30 @@ def cut(colours: Colours, scope: Scope) -> Colours:
     return corner if is_valid(reads, flat) else by_latent(problem, problem.locals, colour(reads))
 
 
-def _width(problem: Problem, names: Iterable[str]) -> int:
-    return sum(int(np.prod(problem.shape(name))) for name in names)
+def _looked_up(names: Iterable[str], scope: Scope) -> list[str]:
+    """Name the arrays of terms that read elements of these latents which the data choose."""
+    return list(dict.fromkeys(term for name in names for term in scope.look_ups.get(name, {})))
 
 
-def _blocks(problem: Problem, names: Mapping[str, Any], part: Patterns) -> Iterable[sparse.csr_array]:
-    """For each array of terms that reads any of these latents, its elements by theirs."""
-    terms = dict.fromkeys(term for name in names for term in part.get(name, {}))
-    for term in terms:
-        yield _joined(problem, {name: part.get(name, {}).get(term) for name in names})
+def _direct(names: Iterable[str], scope: Scope) -> Iterator[Pairs]:
+    """For each array of terms that reads any of these latents in any case, its elements by theirs."""
+    for term in dict.fromkeys(term for name in names for term in scope.patterns.get(name, {})):
+        patterns = by_name(scope.patterns, term, names)
+        reductions = [pattern for pattern in patterns.values() if isinstance(pattern, Reduction)]
+        if len(reductions) == len(patterns):
+            # along an axis that all of them sum over, all elements read the same
+            kept = {axis for pattern in reductions for axis in pattern.matched}
+            shape = tuple(size if axis in kept else 1 for axis, size in enumerate(reductions[0].term_shape))
+            shorter = (Reduction(shape, pattern.factor_shape, pattern.matched) for pattern in reductions)
+            patterns = dict(zip(patterns, shorter, strict=True))
+        yield {name: pattern.pairs() for name, pattern in patterns.items()}
 
 
-def _joined(problem: Problem, patterns: Mapping[str, AbstractPattern | None]) -> sparse.csr_array:
-    present = {name: pattern for name, pattern in patterns.items() if pattern is not None}
-    reductions = [pattern for pattern in present.values() if isinstance(pattern, Reduction)]
-    pairs = {}
-    if len(reductions) == len(present):
-        # along an axis that all of them sum over, all elements read the same
-        kept = {axis for pattern in reductions for axis in pattern.matched}
-        shape = tuple(size if axis in kept else 1 for axis, size in enumerate(reductions[0].term_shape))
-        for name, pattern in zip(present, reductions, strict=True):
-            pairs[name] = Reduction(shape, pattern.factor_shape, pattern.matched).pairs()
-    else:
-        pairs = {name: pattern.pairs() for name, pattern in present.items()}
-    num = next(iter(pairs.values())).shape[0]
-    empty = {name: sparse.csr_array((num, int(np.prod(problem.shape(name)))), dtype=bool) for name in patterns}
-    return sparse.csr_array(sparse.hstack(list((empty | pairs).values()), format="csr"))
-
-
-def _looked_up(problem: Problem, names: Mapping[str, Any], scope: Scope, row: Any) -> Iterable[sparse.csr_array]:
-    """One group's terms by the elements that its data choose, with those that it reads in any case."""
-    indices = scope.indices(row)
-    terms = dict.fromkeys(item.term for name in names for item in scope.look_ups.get(name, []))
-    for term in terms:
-        parts = []
-        for name in names:
-            chosen = [item.pairs(indices) for item in scope.look_ups.get(name, []) if item.term == term]
-            direct = scope.patterns.get(name, {}).get(term)
-            parts.append([*chosen, *([] if direct is None else [direct.pairs()])])
-        num = next(pairs for found in parts for pairs in found).shape[0]
-        columns = [
-            sum(found[1:], found[0])
-            if found
-            else sparse.csr_array((num, int(np.prod(problem.shape(name)))), dtype=bool)
-            for name, found in zip(names, parts, strict=True)
-        ]
-        yield sparse.csr_array(sparse.hstack(columns, format="csr"))
-
-
-def _distinct(blocks: Iterable[sparse.csr_array], width: int) -> sparse.csr_array:
-    """Stack all blocks, with equal rows once: they ask for the same."""
-    kept: dict[bytes, np.ndarray] = {}
-    for block in blocks:
-        block.sort_indices()
-        for begin, end in zip(block.indptr[:-1], block.indptr[1:], strict=True):
-            if end > begin:
-                row = block.indices[begin:end]
-                kept.setdefault(row.tobytes(), row)
-    indptr = np.cumsum([0, *(len(row) for row in kept.values())])
-    indices = np.concatenate(list(kept.values())) if kept else np.zeros(0, np.int32)
-    return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), (len(kept), width))
+def _distinct(problem: Problem, names: Iterable[str], found: Iterable[Pairs]) -> sparse.csr_array:
+    """Stack the pairs of all terms, latents side by side, with equal rows once: they ask for the same."""
+    none = {name: sparse.csr_array((0, int(np.prod(problem.shape(name)))), dtype=bool) for name in names}
+    if not none:
+        return sparse.csr_array((0, 0), dtype=bool)
+    blocks = [[pairs.get(name) for name in names] for pairs in (none, *found)]
+    reads = sparse.csr_array(sparse.block_array(blocks, format="csr"))
+    return sparse.csr_array(reads[distinct(reads)[0]])

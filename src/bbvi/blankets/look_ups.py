@@ -22,31 +22,17 @@ from bbvi.blankets.rules.indexing import LookUp
 from bbvi.blankets.trace import is_array
 
 
-class Indices:
-    """`indices(row)`: for each look-up, which elements of its operand this group's data choose; -1 for none."""
-
-    def __init__(self, closed: ClosedJaxpr, look_ups: Sequence[LookUp], num_latents: int):
-        self._closed, self._look_ups = closed, look_ups
-        self._atoms = [atom for look_up in look_ups for atom in look_up.eqn.invars[1:]]
-        self._num_latents = num_latents
-
-    def __call__(self, row: Any) -> list[Array]:
-        if not self._look_ups:
-            return []
-        arrays = jax.tree.leaves(eqx.filter(row, is_array))
-        values = run(self._closed, [*[None] * self._num_latents, *arrays], self._atoms)
-        found = []
-        for look_up in self._look_ups:
-            num = len(look_up.eqn.invars) - 1
-            found.append(look_up.ids(values[:num]))
-            values = values[num:]
-        return found
+def chosen_elements(closed: ClosedJaxpr, look_ups: Sequence[LookUp], num_latents: int, row: Any) -> list[Array]:
+    """Find for each look-up which elements of its operand this group's data choose; -1 for none."""
+    if not look_ups:
+        return []
+    inputs = [*[None] * num_latents, *jax.tree.leaves(eqx.filter(row, is_array))]
+    values = iter(run(closed, inputs, [atom for look_up in look_ups for atom in look_up.eqn.invars[1:]]))
+    return [look_up.ids([next(values) for _ in look_up.eqn.invars[1:]]) for look_up in look_ups]
 
 
 class AbstractLookedUp(eqx.Module):
     """How the elements of one term array are summed for the factors of one latent array that the data choose."""
-
-    term: eqx.AbstractVar[str]
 
     @abstractmethod
     def sum(self, term: Float[Array, "groups *term samples"], indices: list[Array]) -> Float[Array, "..."]:
@@ -70,7 +56,6 @@ def _added_up(values: Float[Array, "rows ..."], targets: Int[Array, " rows"], nu
 class Rows(AbstractLookedUp):
     """Whole rows are looked up, each term element reads one of them."""
 
-    term: str
     number: int
     reduction: Reduction
     num_axes: int
@@ -102,7 +87,6 @@ class Rows(AbstractLookedUp):
 class Pairs(AbstractLookedUp):
     """Anything else: pairs of a term element and a look-up it reads; equal look-ups of one element count once."""
 
-    term: str
     elements: np.ndarray
     positions: np.ndarray
     operand_targets: list[np.ndarray | None]
@@ -144,15 +128,14 @@ class Pairs(AbstractLookedUp):
 
 
 def looked_up(
-    term: str,
     term_shape: tuple[int, ...],
     pairs: sparse.csr_array,
     look_ups: Sequence[LookUp],
     leaf: int,
     factor_shape: tuple[int, ...],
     event: int,
-) -> list[AbstractLookedUp]:
-    """Find how the factors of one latent that the data choose get their sums from one term; empty if it reads none.
+) -> AbstractLookedUp | None:
+    """Find how the factors of one latent that the data choose get their sums from one term; None if it reads none.
 
     `pairs` are the term's elements by all that is read; `leaf` is the latent's number.
     """
@@ -160,12 +143,12 @@ def looked_up(
     blocks = {n: sparse.csr_array(pairs[:, item.first : item.first + item.size]) for n, item in mine}
     read = [(n, item) for n, item in mine if blocks[n].nnz]
     if not read:
-        return []
+        return None
     if len(read) == 1 and event == 1:
         number, item = read[0]
-        rows = _as_rows(term, term_shape, blocks[number], number, item, leaf, factor_shape)
+        rows = _as_rows(term_shape, blocks[number], number, item, leaf, factor_shape)
         if rows is not None:
-            return [rows]
+            return rows
     elements, positions, offset = [], [], 0
     operand_targets: list[np.ndarray | None] = [None] * len(look_ups)
     for number, item in read:
@@ -177,11 +160,10 @@ def looked_up(
         operand_targets[number] = np.where(target < 0, -1, target // event)
     element = np.concatenate(elements)
     may_repeat = bool(np.bincount(element).max() > 1)
-    return [Pairs(term, element, np.concatenate(positions), operand_targets, may_repeat, pairs.shape[0], factor_shape)]
+    return Pairs(element, np.concatenate(positions), operand_targets, may_repeat, pairs.shape[0], factor_shape)
 
 
 def _as_rows(
-    term: str,
     term_shape: tuple[int, ...],
     block: sparse.csr_array,
     number: int,
@@ -195,10 +177,9 @@ def _as_rows(
         return None
     pattern = recognise(block, term_shape, item.shape)
     num_axes = len(item.shape) - len(operand) + 1
-    if not isinstance(pattern, Reduction):
-        return None
     # a term element that reads several rows could read one of them twice
-    several = any(m is None and s > 1 for m, s in zip(pattern.matched[:num_axes], item.shape, strict=False))
-    if several:
+    if not isinstance(pattern, Reduction) or any(
+        axis is None and size > 1 for axis, size in zip(pattern.matched[:num_axes], item.shape, strict=False)
+    ):
         return None
-    return Rows(term, number, pattern, num_axes, factor_shape, int(np.prod(operand[1:])))
+    return Rows(number, pattern, num_axes, factor_shape, int(np.prod(operand[1:])))

@@ -1,26 +1,23 @@
 """Section 3.1: sums inside loops, branches and products, brought to light."""
 
+import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
-from bbvi.blankets.jaxpr.primitives import dot_axes, scan_sizes
-from bbvi.blankets.jaxpr.run import reached, run
-from bbvi.blankets.walk import Term, Walk
+from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.products import along_common_axes
+from bbvi.blankets.jaxpr.run import reached, run, scan_like
+from bbvi.blankets.walk import Term, Walk, computed
 
 
 def open_dot(eqn: Any, inputs: list[Any]) -> list[Any]:
     """Write a dot product as a product and a sum."""
-    sides = [jnp.transpose(x, [*b, *own, *c]) for x, (b, own, c) in zip(inputs, dot_axes(eqn), strict=True)]
-    (batch, left_own, summed), (_, right_own, _) = dot_axes(eqn)
-    num_batch, num_left, num_sum = len(batch), len(left_own), len(summed)
-    left = jnp.expand_dims(sides[0], tuple(num_batch + num_left + k for k in range(len(right_own))))
-    right = jnp.expand_dims(sides[1], tuple(num_batch + k for k in range(num_left)))
+    left, right = along_common_axes(eqn, inputs)
     product = left * right
-    return [jnp.sum(product, axis=tuple(range(product.ndim - num_sum, product.ndim)))]
+    return [jnp.sum(product, axis=tuple(range(eqn.outvars[0].aval.ndim, product.ndim)))]
 
 
 def open_cond(chosen: int | None) -> Rewrite:
@@ -44,14 +41,12 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
 
     `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
     """
-    params = eqn.params
     num_consts, num_carry = scan_sizes(eqn)
-    body = retrace(params["jaxpr"], {})
+    body = retrace(eqn.params["jaxpr"], {})
     out = body.jaxpr.outvars[which]
     is_carry = which < num_carry
-    if isinstance(out, Literal) or out.aval.dtype not in (jnp.float32, jnp.float64):
-        return None
-    if out.aval.shape != () and not is_carry:
+    is_float = not isinstance(out, Literal) and out.aval.dtype in (jnp.float32, jnp.float64)
+    if not is_float or (out.aval.shape != () and not is_carry):
         return None
     summands = Walk(body.jaxpr, body.jaxpr.invars, elementwise=out.aval.shape != ()).pieces(out)
     if is_carry:
@@ -65,47 +60,32 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
             return None
     elif len(summands) == 1 and summands[0].atoms[0].aval.shape == ():
         return None
-
-    def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
-        return _run_open(eqn, inputs, body, which, summands)
-
-    return rewrite
+    return functools.partial(_run_open, body=body, which=which, summands=summands)
 
 
 def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Term]) -> list[Any]:
-    params = eqn.params
     num_consts, num_carry = scan_sizes(eqn)
-    consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]
-    carried = [k for k in range(num_carry) if k != which]
-    kept = [k for k in range(len(body.jaxpr.outvars)) if k != which]
-    atoms: list[Any] = [a for s in summands for a in s.atoms]
-    outputs = [*(body.jaxpr.outvars[k] for k in kept), *atoms]
-    aval = body.jaxpr.outvars[which].aval
-    absent = jnp.zeros(aval.shape, aval.dtype)
-
-    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
-        held = [absent] * num_carry
-        for k, value in zip(carried, carry, strict=True):
-            held[k] = value
-        made = run(body, [*consts, *held, *x], outputs)
-        values, rest = made[len(kept) :], made[len(carried) : len(kept)]
-        terms = []
-        for summand in summands:
-            terms.append(summand.compute(values[: len(summand.atoms)]))
-            values = values[len(summand.atoms) :]
-        return made[: len(carried)], (rest, terms)
-
-    init = [jnp.asarray(inputs[num_consts + k]) for k in carried]
-    final, (rest, terms) = jax.lax.scan(
-        step, init, list(xs), length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
+    consts, carry, xs = (
+        inputs[:num_consts],
+        inputs[num_consts : num_consts + num_carry],
+        inputs[num_consts + num_carry :],
     )
-    if which < num_carry:
-        spread = (lambda t: jnp.sum(t)) if aval.shape == () else (lambda t: jnp.sum(t, axis=0))
-        total = inputs[num_consts + which] + sum((spread(t) for t in terms), absent)
-    else:
-        total = sum(
-            (jnp.sum(t, axis=tuple(range(1, t.ndim))) for t in terms), jnp.zeros(params["length"], absent.dtype)
-        )
+    is_carry, aval = which < num_carry, body.jaxpr.outvars[which].aval
+    absent = jnp.zeros(aval.shape, aval.dtype)
+    others = [v for k, v in enumerate(body.jaxpr.outvars) if k != which]
+    outputs = [*others, *(atom for summand in summands for atom in summand.atoms)]
+
+    def step(held: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
+        before = [*held[:which], *[absent] * is_carry, *held[which:]]
+        made = run(body, [*consts, *before, *x], outputs)
+        terms = computed(summands, iter(made[len(others) :]))
+        return made[: len(held)], (made[len(held) : len(others)], terms)
+
+    init = [jnp.asarray(value) for k, value in enumerate(carry) if k != which]
+    final, (rest, terms) = scan_like(eqn, step, init, list(xs))
+    # a carry is summed over the steps too, what is stacked is one number for each of them
+    sums = [jnp.sum(t, axis=tuple(range(0 if is_carry else 1, t.ndim - aval.ndim))) for t in terms]
+    total = carry[which] + sum(sums, absent) if is_carry else sum(sums, jnp.zeros(eqn.params["length"], aval.dtype))
     results = [*final, *rest]
     results.insert(which, total.astype(aval.dtype))
     return results

@@ -158,12 +158,15 @@ def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape
     rows, columns = pairs.nonzero()
     order = np.lexsort((rows, columns))
     rows, columns = rows[order], columns[order]
+    term = np.unravel_index(rows, term_shape) if term_shape else ()
+    factor = np.unravel_index(columns, factor_shape) if factor_shape else ()
     for matched in _candidates(term_shape, factor_shape):
-        used = [axis for axis in matched if axis is not None]
-        expected = int(np.prod(factor_shape)) * int(np.prod([s for a, s in enumerate(term_shape) if a not in used]))
-        if expected == len(rows) and _agree(rows, columns, term_shape, factor_shape, matched):
-            return Reduction(term_shape, factor_shape, matched)
-    shifted = _shifted(rows, columns, term_shape, factor_shape)
+        reduction = Reduction(term_shape, factor_shape, matched)
+        expected = int(np.prod(factor_shape)) * int(np.prod([term_shape[axis] for axis in reduction.summed]))
+        agree = (axis is None or np.array_equal(term[axis], factor[k]) for k, axis in enumerate(matched))
+        if expected == len(rows) and all(agree):
+            return reduction
+    shifted = _shifted(term, factor, term_shape, factor_shape)
     if shifted is not None:
         return shifted
     counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
@@ -184,29 +187,19 @@ def _candidates(term_shape, factor_shape):
             yield matched
 
 
-def _shifted(rows, columns, term_shape, factor_shape) -> Shifted | None:
+def _shifted(term, factor, term_shape, factor_shape) -> Shifted | None:
     """Find the pattern of neighbours that these pairs are, None if they are not one."""
     if not factor_shape or len(term_shape) < len(factor_shape):
         return None
     for matched in itertools.permutations(range(len(term_shape)), len(factor_shape)):
-        term, factor = np.unravel_index(rows, term_shape), np.unravel_index(columns, factor_shape)
         by = np.stack([term[axis] - factor[k] for k, axis in enumerate(matched)])
-        near = np.abs(by).max(0) <= _FARTHEST
-        if not near.all():
+        if np.abs(by).max() > _FARTHEST:
             continue
-        shifts = np.unique(by, axis=1).T
-        if len(shifts) > _LONGEST_LIST:
-            continue
-        pattern = Shifted(term_shape, factor_shape, matched, tuple(tuple(int(i) for i in shift) for shift in shifts))
-        if pattern.pairs().nnz == len(rows):
+        shifts = tuple(tuple(int(i) for i in shift) for shift in np.unique(by, axis=1).T)
+        pattern = Shifted(term_shape, factor_shape, matched, shifts)
+        if len(shifts) <= _LONGEST_LIST and pattern.pairs().nnz == by.shape[1]:
             return pattern
     return None
-
-
-def _agree(rows, columns, term_shape, factor_shape, matched) -> bool:
-    term = np.unravel_index(rows, term_shape) if term_shape else ()
-    factor = np.unravel_index(columns, factor_shape) if factor_shape else ()
-    return all(axis is None or bool((term[axis] == factor[k]).all()) for k, axis in enumerate(matched))
 
 
 def whole(term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> Reduction:

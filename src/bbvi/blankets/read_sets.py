@@ -4,7 +4,8 @@ An array of the trace is an array of numbers of sets, of its own shape, and a bo
 each set. A move of data is then that move on the numbers. None stands for an array that reads no latent.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,19 +35,23 @@ def own(shape: tuple[int, ...], offset: int, total: int) -> ReadSets:
 def union(parts: Sequence[Reads]) -> Reads:
     """Unite reads element by element; parts of shape () go with every element."""
     present = [p for p in parts if p is not None]
-    if not present:
-        return None
-    result = present[0]
-    for part in present[1:]:
-        result = _pair(result, part)
-    return result
+    return functools.reduce(_pair, present) if present else None
+
+
+def moved(part: Reads, move: Callable[[np.ndarray], np.ndarray]) -> Reads:
+    """Move the elements of an array, and their sets with them."""
+    return None if part is None else ReadSets(move(part.ids), part.sets)
 
 
 def spread(part: Reads, shape: tuple[int, ...]) -> Reads:
     """Repeat the sets over a larger shape."""
-    if part is None or part.ids.shape == shape:
-        return part
-    return ReadSets(np.broadcast_to(part.ids, shape), part.sets)
+    return moved(part, lambda ids: np.broadcast_to(ids, shape))
+
+
+def same_for_all(columns: np.ndarray, width: int, shape: tuple[int, ...]) -> ReadSets:
+    """Let every element read the same latent elements."""
+    sets = sparse.csr_array((np.ones(len(columns), bool), columns, np.array([0, len(columns)])), (1, width))
+    return ReadSets(np.zeros(shape, np.int64), sets)
 
 
 def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
@@ -55,11 +60,11 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
         return None
     num = int(np.prod(shape))
     used, compact = np.unique(part.ids, return_inverse=True)
-    sets = _rows(part.sets, used)
+    sets = sparse.csr_array(part.sets[used])
     pairs = np.unique(np.asarray(rows, np.int64).ravel() * max(1, len(used)) + compact.ravel())
     row, number = pairs // max(1, len(used)), pairs % max(1, len(used))
     members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (num, len(used)))
-    first, ids = _distinct(members)
+    first, ids = distinct(members)
     chosen = sparse.csr_array(members[first])
     if (chosen @ np.diff(sets.indptr)).sum() > MOST_PAIRS:
         return everything([part], shape)
@@ -98,9 +103,8 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
     if not present:
         return None
     width = max(p.sets.shape[1] for p in present)
-    columns = np.unique(np.concatenate([_rows(p.sets, np.unique(p.ids)).indices for p in present]))
-    sets = sparse.csr_array((np.ones(len(columns), bool), columns, np.array([0, len(columns)])), (1, width))
-    return ReadSets(np.zeros(shape, np.int64), sets)
+    columns = np.unique(np.concatenate([p.sets[np.unique(p.ids)].indices for p in present]))
+    return same_for_all(columns, width, shape)
 
 
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:
@@ -145,7 +149,7 @@ def matrix(part: Reads, size: int, width: int) -> sparse.csr_array:
     """Write reads as a matrix of elements by latent elements."""
     if part is None:
         return sparse.csr_array((size, width), dtype=bool)
-    return _rows(widen(part.sets, width), part.ids.ravel())
+    return sparse.csr_array(widen(part.sets, width)[part.ids.ravel()])
 
 
 def num_pairs(part: Reads) -> int:
@@ -174,19 +178,10 @@ def _pair(a: ReadSets, b: ReadSets) -> ReadSets:
         whole = everything([a, b], left.shape)
         assert whole is not None
         return whole
-    return ReadSets(ids.reshape(left.shape), sparse.csr_array(_rows(one, first) + _rows(other, second)))
+    return ReadSets(ids.reshape(left.shape), sparse.csr_array(one[first] + other[second]))
 
 
-def _rows(sets: sparse.csr_array, numbers: np.ndarray) -> sparse.csr_array:
-    """Rows of a sparse matrix by their numbers, any number of times."""
-    lengths = np.diff(sets.indptr)[numbers]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
-    indices = sets.indices[np.repeat(sets.indptr[:-1][numbers], lengths) + within]
-    return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), (len(numbers), sets.shape[1]))
-
-
-def _distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+def distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """The first of each kind of row, and for each row its kind: equal rows have equal sums of random 64-bit words."""
     words = np.random.default_rng(0).integers(0, 2**64, size=(2, members.shape[1]), dtype=np.uint64)
     one, other = (

@@ -123,6 +123,11 @@ class Interpreter:
         value = self._value(atom)
         return None if value is None else (np.asarray(value), trusted)
 
+    def zeros(self, atom: Any) -> np.ndarray:
+        """Mark the elements that are known to be exactly zero."""
+        known = self.known(atom)
+        return np.zeros(atom.aval.shape, bool) if known is None else known[1] & (known[0] == 0)
+
     def value_of(self, atom: Any) -> Any:
         """The value of what reads no latent at all, if it is known."""
         return self._value(atom) if np.all(empty(self.reads(atom))) else None

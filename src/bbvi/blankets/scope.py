@@ -5,8 +5,10 @@ of one group at some padded length. log p_i of Eq. 6 is the sum of the terms tha
 axis; a sampler has groups there instead, called lanes.
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,8 +17,9 @@ import numpy as np
 import scipy.sparse as sparse
 from jaxtyping import Array, Bool, UInt32
 
+from bbvi.blankets.broadcast import refuse_forgotten_sums
 from bbvi.blankets.jaxpr.run import all_consts
-from bbvi.blankets.look_ups import AbstractLookedUp, Indices, looked_up
+from bbvi.blankets.look_ups import AbstractLookedUp, chosen_elements, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
@@ -29,6 +32,9 @@ from bbvi.model.problem import Problem, Terms
 
 Arrays = dict[str, Array]
 Patterns = Mapping[str, Mapping[str, AbstractPattern]]
+#: by latent, which of its factors each element of an array of terms reads
+Pairs = dict[str, sparse.csr_array]
+Item = TypeVar("Item")
 #: of each array of terms, its sums over some axes
 Sums = dict[str, dict[tuple[int, ...], Array]]
 
@@ -61,7 +67,7 @@ class Scope(NamedTuple):
     split: SplitTerms
     function: AtSamples
     patterns: Patterns
-    look_ups: Mapping[str, Sequence[AbstractLookedUp]]
+    look_ups: Mapping[str, Mapping[str, AbstractLookedUp]]
     indices: Callable[[Any], list[Array]]
     shapes: dict[str, tuple[int, ...]]
     lost: list[Lost]
@@ -83,11 +89,13 @@ class Scope(NamedTuple):
 
     def reading(self, names: Iterable[str]) -> list[str]:
         """Name the arrays of terms that read any of these latents."""
-        found: dict[str, None] = {}
-        for name in names:
-            found |= dict.fromkeys(self.patterns.get(name, {}))
-            found |= dict.fromkeys(item.term for item in self.look_ups.get(name, []))
-        return list(found)
+        found = [[*self.patterns.get(name, {}), *self.look_ups.get(name, {})] for name in names]
+        return list(dict.fromkeys(itertools.chain(*found)))
+
+    def pairs(self, term: str, names: Iterable[str], indices: list[Array]) -> Pairs:
+        """List by latent which of its factors each element of a term reads, in any case or as the `indices` choose."""
+        direct = {name: item.pairs() for name, item in by_name(self.patterns, term, names).items()}
+        return direct | {name: item.pairs(indices) for name, item in by_name(self.look_ups, term, names).items()}
 
     def at_samples(self, values: Values, constants: Any, num: int, logs: Values | None = None) -> Terms:
         """Evaluate the terms at `num` samples; `constants` is the data or a row, `logs` are known logarithms."""
@@ -95,14 +103,11 @@ class Scope(NamedTuple):
 
     def sums(self, terms: Terms) -> Sums:
         """Sum the terms over the axes that any latent needs, each once, and over all."""
-        wanted: dict[str, dict[tuple[int, ...], None]] = {name: {} for name in terms}
-        for of_latent in self.patterns.values():
-            for name, pattern in of_latent.items():
-                if isinstance(pattern, Reduction):
-                    wanted[name][pattern.summed] = None
         found: Sums = {}
         for name, term in terms.items():
-            made = {axes: term.sum(axes) for axes in wanted[name] if axes}
+            patterns = by_name(self.patterns, name, self.patterns).values()
+            wanted = dict.fromkeys(pattern.summed for pattern in patterns if isinstance(pattern, Reduction))
+            made = {axes: term.sum(axes) for axes in wanted if axes}
             smallest = min(made.values(), key=lambda leaf: leaf.size, default=term)
             everything = tuple(range(term.ndim - 1))
             made[everything] = made.get(everything, smallest.sum(tuple(range(smallest.ndim - 1))))
@@ -124,14 +129,12 @@ class Scope(NamedTuple):
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
         """Sum the terms for the elements of `latent` that these groups' data choose; terms and indices have groups first."""
-        return [item.sum(terms[item.term], indices) for item in self.look_ups.get(latent, [])]
+        return [item.sum(terms[term], indices) for term, item in self.look_ups.get(latent, {}).items()]
 
     def spread(self, latent: str, sums: list[Array]) -> Array | float:
         """Give the share of `looked_up` in log p_i."""
-        total: Array | float = 0.0
-        for item, value in zip(self.look_ups.get(latent, []), sums, strict=True):
-            total = total + item.spread(value)
-        return total
+        items = self.look_ups.get(latent, {}).values()
+        return sum((item.spread(value) for item, value in zip(items, sums, strict=True)), 0.0)
 
     def of_one_group(self, latent: str, terms: Terms, indices: list[Array], sums: Sums | None = None) -> Array | float:
         """Sum log p_i of one group's local, what its data choose included."""
@@ -172,8 +175,14 @@ class Scope(NamedTuple):
         return {term: count > 0.5 for term, count in counts.items()}
 
 
+def by_name(items: Mapping[str, Mapping[str, Item]], term: str, names: Iterable[str]) -> dict[str, Item]:
+    """Take what is there for one array of terms and each of these latents."""
+    return {name: items[name][term] for name in names if term in items.get(name, {})}
+
+
 def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool, fast_lgamma: bool) -> Scope:
     """Split a part of log p into terms, and find which latent elements each term element reads."""
+    refuse_forgotten_sums(trace)
     known, arrays = not of_groups, eqx.filter(constant, is_array)
     terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
     found = reads(lambda given, a: terms(*given, a), trace.latents, arrays, known=known)
@@ -182,7 +191,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
     lost = list(found.lost)
     patterns: dict[str, dict[str, AbstractPattern]] = {}
-    look_ups: dict[str, list[AbstractLookedUp]] = {}
+    look_ups: dict[str, dict[str, AbstractLookedUp]] = {}
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
         if num_pairs(output) > MOST_PAIRS:
             output = everything([output], (1,))
@@ -197,9 +206,9 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
             first, offset = offset, offset + int(np.prod(factor_shape)) * event
             direct = _merged(sparse.csr_array(pairs[:, first:offset]), event)
-            chosen = looked_up(term, shape, pairs, found.look_ups, leaf, factor_shape, event)
+            chosen = looked_up(shape, pairs, found.look_ups, leaf, factor_shape, event)
             if chosen and not direct.nnz and not crowded:
-                look_ups.setdefault(name, []).extend(chosen)
+                look_ups.setdefault(name, {})[term] = chosen
             elif chosen or (direct.nnz and crowded):
                 # read directly and by a look-up: no element may be counted twice, so each counts for all
                 if chosen:
@@ -209,7 +218,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
     function = AtSamples(found.closed, trace.names, list(shapes), fast_lgamma=fast_lgamma)
     shapes = {name: shapes[name] for name in terms.names}
-    indices = Indices(found.closed, found.look_ups, len(trace.names))
+    indices = functools.partial(chosen_elements, found.closed, found.look_ups, len(trace.names))
     return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
@@ -17,7 +17,7 @@ from bbvi.blankets.jaxpr.lines import line_of
 from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.opening import open_cond, open_dot, open_scan
 from bbvi.blankets.trace import Trace
-from bbvi.blankets.walk import Term, Walk, can_open_dot, is_real
+from bbvi.blankets.walk import Term, Walk, can_open_dot, computed, is_real
 
 _MOST_PASSES = 50
 _CONSTANT = ".constant"
@@ -36,37 +36,22 @@ class SplitTerms:
             return None if known is None else run(closed, [*[None] * num_latents, *known], [atom])[0]
 
         closed, walk, found = _taken_apart(trace.inlined, num_latents, value)
-        atoms: list[Any] = []
-        self._recipes: list[tuple[str, list[Term], int]] = []
-        self._outputs: dict[str, str] = {}
-        self._constants: set[str] = set()
-        #: where in the user's function each array of terms is computed
-        self.lines: dict[str, str] = {}
-        makers = {v: eqn for eqn in closed.jaxpr.eqns for v in eqn.outvars}
-        for output, pieces in zip(trace.outputs, found, strict=True):
-            for name, members in _named(output, pieces, walk.is_read).items():
-                self._outputs[name] = output
-                if not any(walk.is_read(atom) for piece in members for atom in piece.atoms):
-                    self._constants.add(name)
-                self._recipes.append((name, members, len(atoms)))
-                atoms += [atom for piece in members for atom in piece.atoms]
-                made = [makers[a] for a in members[0].atoms if not isinstance(a, Literal) and a in makers]
-                self.lines[name] = line_of(made[0].source_info) if made else ""
-        self._trace, self._closed, self._atoms = trace, closed, atoms
+        named = {output: _named(output, pieces, walk) for output, pieces in zip(trace.outputs, found, strict=True)}
         #: the arrays of terms in the order in which they are written
-        self.names = [name for output in trace.written for name, _, _ in self._recipes if self._outputs[name] == output]
+        self.names = [name for output in trace.written for name in named[output]]
+        self._members = {name: members for of_output in named.values() for name, members in of_output.items()}
+        self._constants = [name for name, members in self._members.items() if not walk.enters(members[0])]
+        #: where in the user's function each array of terms is computed
+        self.lines = {name: _line(members[0], walk) for name, members in self._members.items()}
+        self._trace, self._closed = trace, closed
+        self._atoms = [atom for members in self._members.values() for piece in members for atom in piece.atoms]
 
     def __call__(self, *arguments: Any) -> dict[str, Array]:
         *latents, constants = arguments
-        values = run(self._closed, self._trace.inputs(tuple(latents), constants), self._atoms)
-        out = {}
-        for name, members, slot in self._recipes:
-            parts = []
-            for piece in members:
-                parts.append(piece.compute(values[slot : slot + len(piece.atoms)]))
-                slot += len(piece.atoms)
-            out[name] = jnp.sum(jnp.stack([jnp.sum(p) for p in parts])) if name in self._constants else parts[0]
-        return out
+        values = iter(run(self._closed, self._trace.inputs(tuple(latents), constants), self._atoms))
+        parts = {name: computed(members, values) for name, members in self._members.items()}
+        totals = {name: jnp.sum(jnp.stack([jnp.sum(p) for p in parts[name]])) for name in self._constants}
+        return {name: arrays[0] for name, arrays in parts.items()} | totals
 
 
 def _taken_apart(
@@ -78,7 +63,7 @@ def _taken_apart(
         found = [walk.pieces(output) for output in closed.jaxpr.outvars]
         rewrites: dict[Any, Rewrite] = {}
         for atom in [piece.atom for pieces in found for piece in pieces]:
-            eqn = None if isinstance(atom, Literal) else walk.makers.get(atom)
+            eqn = walk.maker(atom)
             if eqn is None:
                 continue
             if eqn.primitive.name == "dot_general" and can_open_dot(eqn, walk.is_read):
@@ -97,11 +82,16 @@ def _taken_apart(
     return closed, walk, found
 
 
-def _named(output: str, pieces: list[Term], is_read: Callable[[Any], bool]) -> dict[str, list[Term]]:
+def _named(output: str, pieces: list[Term], walk: Walk) -> dict[str, list[Term]]:
     """Each array of terms by its name; what reads no latent at all goes into one constant."""
-    read = [piece for piece in pieces if any(is_read(atom) for atom in piece.atoms)]
-    constant = [piece for piece in pieces if not any(is_read(atom) for atom in piece.atoms)]
+    read = [piece for piece in pieces if walk.enters(piece)]
+    constant = [piece for piece in pieces if not walk.enters(piece)]
     names = [output] if len(read) == 1 else [f"{output}.{i}" for i in range(len(read))]
-    return {name: [piece] for name, piece in zip(names, read, strict=True)} | (
-        {output + _CONSTANT: constant} if constant else {}
-    )
+    named = {name: [piece] for name, piece in zip(names, read, strict=True)}
+    return named | {output + _CONSTANT: constant} if constant else named
+
+
+def _line(piece: Term, walk: Walk) -> str:
+    """Name the line where the first of what an array of terms is made of is computed."""
+    made = [eqn for eqn in map(walk.maker, piece.atoms) if eqn is not None]
+    return line_of(made[0].source_info) if made else ""

@@ -1,5 +1,6 @@
 """A part of log p, traced once: its terms, its blankets, its jumps and its values are all read off this trace."""
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -72,46 +73,40 @@ class Trace:
         return max((int(np.prod(v.aval.shape)) for v in entered), default=1)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class AtSamples:
     """A trace evaluated for many samples at once: `at(latents, logs, constants, num) -> {name: array}`.
 
     With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
     """
 
-    def __init__(
-        self,
-        closed: ClosedJaxpr,
-        latents: list[str],
-        outputs: list[str],
-        *,
-        fast_lgamma: bool,
-        derivatives: bool = False,
-    ):
-        self.closed, self.fast_lgamma = closed, fast_lgamma
-        self._latents, self._outputs, self._derivatives = latents, outputs, derivatives
+    closed: ClosedJaxpr
+    latents: list[str]
+    outputs: list[str]
+    _: dataclasses.KW_ONLY
+    fast_lgamma: bool
+    derivatives: bool = False
 
     def __call__(self, latents: Values, logs: Values, constants: Any, num: int) -> Terms:
         """The terms, with samples on the last axis as in the latents; `logs` are the logarithms that are known."""
-        last = [_last(latents[name], logs.get(name)) for name in self._latents]
+        last = [_last(latents[name], logs.get(name)) for name in self.latents]
         return self._run([*last, *jax.tree.leaves(eqx.filter(constants, is_array))], num)
 
     def over_groups(self, beta: Values, z: Values, logs: Values, rows: Any, num: int) -> Terms:
         """The same at one sample of the globals, with `num` groups on the last axis of the locals and the rows."""
-        last = [_last(z[name], logs.get(name)) if name in z else beta[name] for name in self._latents]
+        last = [_last(z[name], logs.get(name)) if name in z else beta[name] for name in self.latents]
         return self._run([*last, *map(Last, jax.tree.leaves(rows))], num)
 
     def _run(self, inputs: list[Any], num: int) -> Terms:
-        typed: list[Any] = []
-        for value, variable in zip(inputs, self.closed.jaxpr.invars, strict=True):
-            if isinstance(value, Last):
-                typed.append(Last(jnp.asarray(value.array, variable.aval.dtype), value.log))
-            else:
-                typed.append(jnp.asarray(value, variable.aval.dtype))
-        values = run_last(
-            self.closed, typed, self.closed.jaxpr.outvars, num,
-            fast_lgamma=self.fast_lgamma, derivatives=self._derivatives,
-        )  # fmt: skip
-        return dict(zip(self._outputs, values, strict=True))
+        inputs = [_typed(value, v.aval.dtype) for value, v in zip(inputs, self.closed.jaxpr.invars, strict=True)]
+        how = {"fast_lgamma": self.fast_lgamma, "derivatives": self.derivatives}
+        values = run_last(self.closed, inputs, self.closed.jaxpr.outvars, num, **how)
+        return dict(zip(self.outputs, values, strict=True))
+
+
+def _typed(value: Any, dtype: Any) -> Any:
+    is_last = isinstance(value, Last)
+    return Last(jnp.asarray(value.array, dtype), value.log) if is_last else jnp.asarray(value, dtype)
 
 
 def _last(value: Array, log: Array | None) -> Last:

@@ -3,7 +3,7 @@
 It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,12 +46,17 @@ class Term(NamedTuple):
         return value if self.number == 1 else self.number * value
 
 
+def computed(terms: Iterable[Term], values: Iterator[Any]) -> list[Any]:
+    """Compute arrays of terms from the values of all their atoms, in order."""
+    return [term.compute([next(values) for _ in term.atoms]) for term in terms]
+
+
 class Walk:
     """The walk from an output back to the arrays of terms it is the sum of."""
 
     def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
-        self.makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+        self._makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
         for eqn in jaxpr.eqns:
@@ -64,6 +69,14 @@ class Walk:
 
     def is_read(self, atom: Any) -> bool:
         return not isinstance(atom, Literal) and atom in self.leaves
+
+    def enters(self, piece: Term) -> bool:
+        """Whether any latent enters an array of terms."""
+        return any(map(self.is_read, piece.atoms))
+
+    def maker(self, atom: Any) -> Any:
+        """The equation that makes a variable; None for inputs and literals."""
+        return None if isinstance(atom, Literal) else self._makers.get(atom)
 
     def pieces(self, output: Any) -> list[Term]:
         open_: dict[tuple[Any, tuple[By, ...]], float] = {}
@@ -96,17 +109,14 @@ class Walk:
             return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
         if len(piece.by) > _MOST_SCALES and name in ("mul", "div", "select_n"):
             return None
-        if self.elementwise and any(atom.aval.shape != out.shape for atom in eqn.invars):
+        if self.elementwise and (name not in ADDITIONS or any(atom.aval.shape != out.shape for atom in eqn.invars)):
             return None
-        if self.elementwise and name not in ADDITIONS:
+        if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
             return None
         if name == "reduce_sum" or name in REARRANGED:
-            axes = _axes_before(eqn)
-            if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
-                return None
-            return _through(piece, eqn.invars[0], axes)
+            return _through(piece, eqn.invars[0], _axes_before(eqn))
         if name == "broadcast_in_dim":
-            repeated = _size(out) / max(1, _size(eqn.invars[0].aval))
+            repeated = out.size / max(1, eqn.invars[0].aval.size)
             return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
         if name in ADDITIONS:
             return self._added(eqn, piece)
@@ -123,7 +133,7 @@ class Walk:
         if name != "neg" and out.shape != () and self._is_one_density(eqn):
             return None
         signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
-        repeated = [_size(out) / max(1, _size(atom.aval)) for atom in eqn.invars]
+        repeated = [out.size / max(1, atom.aval.size) for atom in eqn.invars]
         return [
             piece._replace(atom=atom, number=piece.number * sign * times)
             for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
@@ -138,17 +148,16 @@ class Walk:
         left, right = (frozenset() if isinstance(a, Literal) else self.leaves.get(a, frozenset()) for a in eqn.invars)
         if not left or not right:
             return False
-        if _is_library(eqn):
-            return True
-        return (left <= right or right <= left) and not all(self._is_density(a) for a in eqn.invars)
+        nested = left <= right or right <= left
+        return _is_library(eqn) or (nested and not all(self._is_density(a) for a in eqn.invars))
 
     def _is_density(self, atom: Any) -> bool:
         """Whether this array is what a library's density returned."""
-        eqn: Any = self.makers.get(atom)
+        eqn = self.maker(atom)
         while eqn is not None and eqn.primitive.name in (*REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
             if _is_library(eqn):
                 return True
-            eqn = self.makers.get(eqn.invars[0])
+            eqn = self.maker(eqn.invars[0])
         return eqn is not None and _is_library(eqn)
 
     def _scaled(self, eqn: Any, piece: Term) -> list[Term] | None:
@@ -173,21 +182,20 @@ class Walk:
 
     def _masked(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into what a mask keeps, where it puts zero for the rest."""
-        if len(eqn.invars) != 3:
+        mask, *cases = eqn.invars
+        if len(cases) != 2 or isinstance(mask, Literal):
             return None
-        mask, if_false, if_true = eqn.invars
-        if isinstance(mask, Literal):
+        if_false, if_true = cases
+        drops = self._is_zero(if_true)
+        if drops == self._is_zero(if_false):
             return None
-        zero = [self._is_zero(if_false), self._is_zero(if_true)]
-        if zero[0] == zero[1]:
-            return None
-        kept, kind = (if_true, "keep") if zero[0] else (if_false, "drop")
+        kept, kind = (if_false, "drop") if drops else (if_true, "keep")
         return [piece._replace(atom=kept, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
 
     def _is_zero(self, atom: Any) -> bool:
         if isinstance(atom, Literal):
             return bool(np.all(np.asarray(atom.val) == 0))
-        eqn = self.makers.get(atom)
+        eqn = self.maker(atom)
         moves = ("broadcast_in_dim", "convert_element_type", "reshape")
         return eqn is not None and eqn.primitive.name in moves and self._is_zero(eqn.invars[0])
 
@@ -198,22 +206,22 @@ class Walk:
     def _has_sum(self, eqn: Any) -> bool:
         name = eqn.primitive.name
         if name == "reduce_sum":
-            return _size(eqn.invars[0].aval) > _size(eqn.outvars[0].aval)
+            return eqn.invars[0].aval.size > eqn.outvars[0].aval.size
         if name == "dot_general":
             return can_open_dot(eqn, self.is_read)
         if name in REARRANGED or name in ("neg", "mul", "div", "broadcast_in_dim"):
             return any(map(self._sums, eqn.invars))
-        return name in ("add", "sub") and _size(eqn.outvars[0].aval) == 1 and any(map(self._sums, eqn.invars))
+        return name in ("add", "sub") and eqn.outvars[0].aval.size == 1 and any(map(self._sums, eqn.invars))
 
 
 def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
     """Whether a product is no larger, before its sum is taken, than what it is made of."""
     left, right = (atom.aval for atom in eqn.invars)
     contract, _ = eqn.params["dimension_numbers"]
-    out = int(np.prod(eqn.outvars[0].aval.shape))
-    expanded = out * int(np.prod([left.shape[a] for a in contract[0]]))
-    sizes = [int(np.prod(atom.aval.shape)) for atom in eqn.invars if is_read(atom)]
-    return left.dtype == right.dtype == eqn.outvars[0].aval.dtype and expanded <= max([out, *sizes])
+    out = eqn.outvars[0].aval
+    expanded = out.size * int(np.prod([left.shape[a] for a in contract[0]]))
+    sizes = [atom.aval.size for atom in eqn.invars if is_read(atom)]
+    return left.dtype == right.dtype == out.dtype and expanded <= max([out.size, *sizes])
 
 
 def _through(piece: Term, before: Any, axes: dict[int, int] | None) -> list[Term] | None:
@@ -260,10 +268,6 @@ def _under(b: By, value: Any, other: Any) -> Any:
 def _is_library(eqn: Any) -> bool:
     source = source_of(eqn.source_info)
     return source is not None and source.library
-
-
-def _size(aval: Any) -> int:
-    return int(np.prod(aval.shape))
 
 
 def is_real(aval: Any) -> bool:

@@ -194,12 +194,11 @@ def _readings(problem: Problem, blankets: Blankets, term: str, row: Any) -> dict
     (scope,) = [scope for scope in blankets.scopes if term in scope.shapes]
     for name in problem.latents:
         pattern = scope.patterns.get(name, {}).get(term)
-        chosen = [item for item in scope.look_ups.get(name, []) if item.term == term]
+        chosen = scope.look_ups.get(name, {}).get(term)
         if pattern is not None:
             found[name] = Reading(pattern if isinstance(pattern, Reduction) else pattern.pairs())
-        elif chosen:
-            first, *others = (item.pairs(scope.indices(row)) for item in chosen)
-            found[name] = Reading(sum(others, first))
+        elif chosen is not None:
+            found[name] = Reading(chosen.pairs(scope.indices(row)))
     return found
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
@@ -55,6 +56,11 @@ def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
     """Call a function that has a derivative of its own, with that derivative."""
     functions, params = custom_arguments(eqn)
     return list(eqn.primitive.bind(*functions, *values, **params))
+
+
+def scan_like(eqn: Any, step: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
+    """Run another body over as many steps as a loop has, in the same direction."""
+    return jax.lax.scan(step, init, xs, **{key: eqn.params[key] for key in ("length", "reverse", "unroll")})
 
 
 def called(eqn: Any) -> ClosedJaxpr | None:

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, dot_axes, scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
-from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run
+from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run, scan_like
 from bbvi.numerics import special
 
 _MOST_UNROLLED = 16
@@ -53,13 +53,9 @@ def run_last(
 def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
     """Repeat an operand of the given shape, or a number, for every sample."""
     if isinstance(value, Last):
-        array = value.array
-        if array.ndim == len(shape) + 1:
-            return array
-        return jnp.broadcast_to(array, (*shape, num))
+        return value.array if value.array.ndim == len(shape) + 1 else jnp.broadcast_to(value.array, (*shape, num))
     array = jnp.asarray(value)
-    inner = array[..., None] if array.ndim == len(shape) else array
-    return jnp.broadcast_to(inner, (*shape, num))
+    return jnp.broadcast_to(array[..., None] if array.ndim == len(shape) else array, (*shape, num))
 
 
 class _Rules:
@@ -69,11 +65,11 @@ class _Rules:
         self.num, self.derivatives, self._faster = num, derivatives, _FASTER if fast_lgamma else {}
 
     def __call__(self, eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
-        if not any(isinstance(value, Last) for value in values):
+        name, has = eqn.primitive.name, [isinstance(value, Last) for value in values]
+        if not any(has):
             return None
-        name = eqn.primitive.name
         if self.derivatives and name in CUSTOM:
-            return self._mapped(lambda *one: bind_custom(eqn, list(one)), values)
+            return self._mapped(eqn, values, bind_custom)
         inner = called(eqn)
         if inner is not None:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
@@ -86,14 +82,13 @@ class _Rules:
         if name in REDUCTIONS or name in CUMULATIVE:
             # axes count from the front: samples, behind, are out of the way
             return [Last(eqn.primitive.bind(values[0].array, **eqn.params))]
-        if self.derivatives and name == "dot_general":
-            # backwards a product is two more products, which are fastest as such
-            return self._any(eqn, values)
-        rule = {
-            "dot_general": _dot, "gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad, "scan": self._scan,
-        }.get(name)  # fmt: skip
-        made = None if rule is None else rule(eqn, values, self.num)
-        return self._any(eqn, values) if made is None else made
+        if name == "scan":
+            return self._scan(eqn, values)
+        if name in _BY_OTHERS and has[0] and not any(has[1:]):
+            return [Last(_BY_OTHERS[name](eqn, values[0].array, *values[1:], num=self.num))]
+        # backwards a product is two more products, which are fastest as such
+        made = _dot(eqn, values, self.num) if name == "dot_general" and not self.derivatives else None
+        return self._mapped(eqn, values) if made is None else [made]
 
     def _elementwise(self, eqn: Any, values: list[Any]) -> Last:
         name = eqn.primitive.name
@@ -114,55 +109,41 @@ class _Rules:
 
         return Last(joined(values), _all_logs(values, joined))
 
-    def _scan(self, eqn: Any, values: list[Any], num: int) -> list[Any]:
+    def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
-        params, body = eqn.params, eqn.params["jaxpr"]
+        body = eqn.params["jaxpr"]
         num_consts, num_carry = scan_sizes(eqn)
-        has = reached_through_carry(eqn, [isinstance(value, Last) for value in values])
-        consts, last = values[:num_consts], num_consts + num_carry
-        carried, over = has[num_consts:last], has[last:]
-        init = [
-            _spread(v, a.aval.shape, num) if yes else jnp.asarray(v, a.aval.dtype)
-            for v, a, yes in zip(values[num_consts:last], eqn.invars[num_consts:last], carried, strict=True)
-        ]
-        xs = [v.array if isinstance(v, Last) else v for v in values[last:]]
-        marks: list[bool] = []
+        first_x = num_consts + num_carry
+        carried = reached_through_carry(eqn, [isinstance(value, Last) for value in values])[num_consts:first_x]
 
-        def step(carry: list[Array], x: list[Array]) -> tuple[list[Array], list[Array]]:
-            held = [Last(c) if yes else c for c, yes in zip(carry, carried, strict=True)]
-            now = [Last(v) if yes else v for v, yes in zip(x, over, strict=True)]
-            made = run(body, [*consts, *held, *now], body.jaxpr.outvars, special=self)
-            new = [
-                _spread(v, a.aval.shape, num) if yes else v
-                for v, a, yes in zip(made[:num_carry], body.jaxpr.outvars[:num_carry], carried, strict=True)
+        def carry_of(parts: list[Any]) -> list[Any]:
+            return [
+                Last(_spread(part, v.aval.shape, self.num)) if yes else jnp.asarray(part, v.aval.dtype)
+                for part, v, yes in zip(parts, eqn.outvars[:num_carry], carried, strict=True)
             ]
-            marks[:] = [isinstance(v, Last) for v in made[num_carry:]]
-            return new, [v.array if isinstance(v, Last) else jnp.asarray(v) for v in made[num_carry:]]
 
-        final, stacked = lax.scan(
-            step, init, xs, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
-        )
-        marked = [Last(v) if yes else v for v, yes in zip(final, carried, strict=True)]
-        return marked + [Last(v) if yes else v for v, yes in zip(stacked, marks, strict=True)]
+        def without_logs(parts: list[Any]) -> list[Any]:
+            return [Last(part.array) if isinstance(part, Last) else jnp.asarray(part) for part in parts]
 
-    def _any(self, eqn: Any, values: list[Any]) -> list[Any]:
+        def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+            made = run(body, [*values[:num_consts], *carry, *x], body.jaxpr.outvars, special=self)
+            return carry_of(made[:num_carry]), without_logs(made[num_carry:])
+
+        start, xs = carry_of(values[num_consts:first_x]), without_logs(values[first_x:])
+        final, stacked = scan_like(eqn, step, start, xs)
+        return [*final, *stacked]
+
+    def _mapped(self, eqn: Any, values: list[Any], how: Callable[[Any, list[Any]], list[Any]] = bind) -> list[Any]:
         """Map an operation without a rule of its own over the samples."""
-        return self._mapped(lambda *one: bind(eqn, list(one)), values)
-
-    def _mapped(self, function: Callable[..., list[Array]], values: list[Any]) -> list[Any]:
         axes = [-1 if isinstance(value, Last) else None for value in values]
         arrays = [value.array if isinstance(value, Last) else value for value in values]
-        made = jax.vmap(function, in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
+        made = jax.vmap(lambda *one: how(eqn, list(one)), in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
         return [Last(array) for array in made]
 
 
 def _moved(value: Last, move: Callable[[Array], Array]) -> Last:
     log = value.log
     return Last(move(value.array), None if log is None else lambda: move(log()))
-
-
-def _strides(params: dict[str, Any]) -> tuple[int, ...]:
-    return params["strides"] or (1,) * len(params["start_indices"])
 
 
 _MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
@@ -175,7 +156,7 @@ _MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
     "expand_dims": lambda x, p, num: lax.expand_dims(x, p["dimensions"]),
     "rev": lambda x, p, num: lax.rev(x, p["dimensions"]),
     "slice": lambda x, p, num: lax.slice(
-        x, (*p["start_indices"], 0), (*p["limit_indices"], num), (*_strides(p), 1)
+        x, (*p["start_indices"], 0), (*p["limit_indices"], num), (*(p["strides"] or [1] * (x.ndim - 1)), 1)
     ),
 }  # fmt: skip
 
@@ -209,7 +190,7 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
     return _all_logs(values, combined)
 
 
-def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
+def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:
     """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
     axes, shapes = dot_axes(eqn), [a.aval.shape for a in eqn.invars]
     both = all(isinstance(v, Last) for v in values)
@@ -228,32 +209,26 @@ def _dot(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
         total = sum(products[1:], products[0]) if products else jnp.zeros((*left.shape[:2], right.shape[2], num), kind)
     else:
         total = (left * right).sum(-2)
-    return [Last(total.reshape(*eqn.outvars[0].aval.shape, num).astype(kind))]
+    return Last(total.reshape(*eqn.outvars[0].aval.shape, num).astype(kind))
 
 
-def _gather(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    operand, indices = values
-    if isinstance(indices, Last):
-        return None
+def _gather(eqn: Any, operand: Array, indices: Any, num: int) -> Array:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
-    made = lax.gather(
-        operand.array, indices, numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.outvars[0].aval.shape))),
+    return lax.gather(
+        operand, indices, numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.outvars[0].aval.shape))),
         (*params["slice_sizes"], num), unique_indices=params["unique_indices"],
         indices_are_sorted=params["indices_are_sorted"], mode=params["mode"], fill_value=params["fill_value"],
     )  # fmt: skip
-    return [Last(made)]
 
 
-def _dynamic_slice(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    operand, *indices = values
-    if any(isinstance(index, Last) for index in indices):
-        return None
+def _dynamic_slice(eqn: Any, operand: Array, *indices: Any, num: int) -> Array:
     zero = jnp.zeros_like(jnp.asarray(indices[0])) if indices else 0
-    return [Last(lax.dynamic_slice(operand.array, [*indices, zero], (*eqn.params["slice_sizes"], num)))]
+    return lax.dynamic_slice(operand, [*indices, zero], (*eqn.params["slice_sizes"], num))
 
 
-def _pad(eqn: Any, values: list[Any], num: int) -> list[Any] | None:
-    operand, filling = values
-    if isinstance(filling, Last) or not isinstance(operand, Last):
-        return None
-    return [Last(lax.pad(operand.array, filling, [*eqn.params["padding_config"], (0, 0, 0)]))]
+def _pad(eqn: Any, operand: Array, filling: Any, num: int) -> Array:
+    return lax.pad(operand, filling, [*eqn.params["padding_config"], (0, 0, 0)])
+
+
+#: operations on an array with samples, by indices or a filling without
+_BY_OTHERS: dict[str, Callable[..., Array]] = {"gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad}

@@ -109,7 +109,5 @@ def _is_wild(value: Any) -> bool:
 
 
 def _broadcast_in_dim(array: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:
-    inner = [1] * len(shape)
-    for axis, dimension in enumerate(dimensions):
-        inner[dimension] = array.shape[axis]
-    return np.broadcast_to(array.reshape(inner), shape)
+    new = [axis for axis in range(len(shape)) if axis not in dimensions]
+    return np.broadcast_to(np.expand_dims(array, new), shape)

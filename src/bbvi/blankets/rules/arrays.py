@@ -1,5 +1,6 @@
 """Section 3.1 for what works element by element, moves data, or reduces along axes; and for functions on the host."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, JOINS, MOVES, REDUCTIONS, named
+from bbvi.blankets.jaxpr.run import bind
 from bbvi.blankets.jaxpr.values import NUMPY_MOVES
-from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, merge, mix, reduce, spread, stack, union
+from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, merge, mix, moved, reduce, spread, stack, union
 from bbvi.blankets.rules import rule
 
 
@@ -34,18 +36,14 @@ def _multiply(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     """What is multiplied by an exact zero is not read."""
     shape = eqn.outvars[0].aval.shape
     result = spread(union(ins), shape)
-    for atom in eqn.invars:
-        known = interpreter.known(atom)
-        if known is not None:
-            zero = np.broadcast_to(known[1] & (known[0] == 0), shape)
-            result = mix(zero, None, result) if zero.any() else result
+    for zero in (np.broadcast_to(interpreter.zeros(atom), shape) for atom in eqn.invars):
+        result = mix(zero, None, result) if zero.any() else result
     return [result]
 
 
 @rule(*named(MOVES))
 def _move(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    assert ins[0] is not None
-    return [ReadSets(NUMPY_MOVES[eqn.primitive.name](ins[0].ids, eqn.params), ins[0].sets)]
+    return [moved(ins[0], lambda ids: NUMPY_MOVES[eqn.primitive.name](ids, eqn.params))]
 
 
 @rule(*named(["optimization_barrier"]))
@@ -55,21 +53,17 @@ def _same(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
 
 @rule(*named(JOINS))
 def _join(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    """Run a move of data among arrays on the numbers of their sets."""
-    ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars])
-    name = eqn.primitive.name
-    if name == "concatenate":
-        moved = [np.concatenate(ids, eqn.params["dimension"])]
-    elif name == "stack":
-        moved = [np.stack(ids, eqn.params["axis"])]
-    elif name == "unstack":
-        moved = list(np.moveaxis(ids[0], eqn.params["axis"], 0))
-    elif name == "split":
-        moved = np.split(ids[0], np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"])
-    else:
-        array, filling = (jnp.asarray(i, jnp.int32) for i in ids)
-        moved = [np.asarray(jax.lax.pad(array, filling, eqn.params["padding_config"]))]
-    return [ReadSets(m, sets) for m in moved]
+    return on_numbers(eqn, ins)
+
+
+def on_numbers(eqn: Any, ins: list[Reads], others: Sequence[Any] = ()) -> list[Reads]:
+    """Run a move of data among arrays on the numbers of their sets; `others` are its last inputs, which are not moved."""
+    ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars[: len(ins)]])
+    if eqn.primitive.name == "concatenate":  # common, and needs no compiler
+        return [ReadSets(np.concatenate(ids, eqn.params["dimension"]), sets)]
+    typed = [jnp.asarray(o, atom.aval.dtype) for o, atom in zip(others, eqn.invars[len(ins) :], strict=True)]
+    made = bind(eqn, [*(jnp.asarray(i, jnp.int32) for i in ids), *typed])
+    return [ReadSets(np.asarray(m), sets) for m in made]
 
 
 @rule(*named(REDUCTIONS))

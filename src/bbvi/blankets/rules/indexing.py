@@ -13,8 +13,9 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets.jaxpr.primitives import SCATTERS, named
-from bbvi.blankets.read_sets import Reads, ReadSets, matrix, merge, mix, own, reduce, stack, union
+from bbvi.blankets.read_sets import Reads, ReadSets, matrix, merge, mix, moved, own, reduce, same_for_all, union
 from bbvi.blankets.rules import rule
+from bbvi.blankets.rules.arrays import on_numbers
 
 
 class LookUp(NamedTuple):
@@ -54,24 +55,20 @@ class LookUps:
         reading = sparse.csc_array(matrix(operand, operand.ids.size, self.width))
         shared = np.diff(reading.indptr) == operand.ids.size
         targets: dict[int, np.ndarray] = {}
-        offset = 0
-        for leaf, size in enumerate(self.sizes):
-            columns = np.arange(offset, offset + size)
-            offset += size
-            part = sparse.csr_array(reading[:, columns[~shared[columns]]])
+        for leaf, columns in enumerate(np.split(np.arange(sum(self.sizes)), np.cumsum(self.sizes)[:-1])):
+            chosen = columns[~shared[columns]]
+            part = sparse.csr_array(reading[:, chosen])
             counts = np.diff(part.indptr)
             if counts.max(initial=0) > 1:
                 interpreter.lose(eqn, "each element that is looked up reads several elements of one latent")
                 shared[columns] |= np.diff(reading[:, columns].indptr) > 0
             elif counts.any():
                 target = np.full(operand.ids.size, -1)
-                target[counts > 0] = columns[~shared[columns]][part.indices] - columns[0]
+                target[counts > 0] = chosen[part.indices] - columns[0]
                 targets[leaf] = target
         # what an earlier look-up yielded is not followed through a second one
         shared[sum(self.sizes) :] |= np.diff(reading.indptr)[sum(self.sizes) :] > 0
-        common = np.flatnonzero(shared)
-        sets = sparse.csr_array((np.ones(len(common), bool), common, np.array([0, len(common)])), (1, self.width))
-        result: Reads = ReadSets(np.zeros(out, np.int64), sets) if len(common) else None
+        result: Reads = same_for_all(np.flatnonzero(shared), self.width, out) if shared.any() else None
         if targets:
             look_up = LookUp(eqn, self.width, out, targets, _whole_rows(eqn))
             self.found.append(look_up)
@@ -96,10 +93,8 @@ def _gather(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     looked_up = _look_up(eqn, operand, axes, [np.where(unknown, 0, values)])
     offsets = eqn.params["dimension_numbers"].offset_dims
     out = eqn.outvars[0].aval.shape
-    index = reduce(ins[1], (len(shape) - 1,))
-    if index is not None:
-        inner = [1 if axis in offsets else size for axis, size in enumerate(out)]
-        index = ReadSets(np.broadcast_to(index.ids.reshape(inner), out), index.sets)
+    inner = [1 if axis in offsets else size for axis, size in enumerate(out)]
+    index = moved(reduce(ins[1], (len(shape) - 1,)), lambda ids: np.broadcast_to(ids.reshape(inner), out))
     return [union([looked_up, index])]
 
 
@@ -119,21 +114,16 @@ def _dynamic_slice(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
         _say(interpreter, eqn, latent=index is not None)
     part = operand
     for axis, (start, size, full) in enumerate(zip(known, sizes, shape, strict=True)):
-        part = _window(part, axis, None if start is None else int(np.clip(start, 0, full - size)), size)
-    if index is not None:
-        index = ReadSets(np.broadcast_to(index.ids, sizes), index.sets)
+        part = _window(part, axis, None if start is None else int(np.clip(start, 0, full - size)), size, full)
     return [union([part, index])]
 
 
-def _window(part: Reads, axis: int, start: int | None, size: int) -> Reads:
+def _window(part: Reads, axis: int, start: int | None, size: int, full: int) -> Reads:
     """A slice along an axis; where it begins anywhere, each of its elements may be any that it could be."""
-    if part is None:
-        return None
-    full = part.ids.shape[axis]
     if start is not None:
-        return ReadSets(np.take(part.ids, np.arange(start, start + size), axis), part.sets)
+        return moved(part, lambda ids: np.take(ids, np.arange(start, start + size), axis))
     anywhere = np.arange(size)[:, None] + np.arange(full - size + 1)
-    return reduce(ReadSets(np.take(part.ids, anywhere, axis), part.sets), (axis + 1,))
+    return reduce(moved(part, lambda ids: np.take(ids, anywhere, axis)), (axis + 1,))
 
 
 def _say(interpreter: Any, eqn: Any, *, latent: bool) -> None:
@@ -151,12 +141,8 @@ def _look_up(eqn: Any, operand: Reads, lost: list[int], indices: list[Any]) -> R
     whole = reduce(operand, lost)
     assert whole is not None
     ids = np.broadcast_to(whole.ids.reshape([1 if a in lost else s for a, s in enumerate(shape)]), shape)
-    return _select(ReadSets(ids, whole.sets), np.asarray(_run(eqn, jnp.asarray(ids, jnp.int32), indices)))
-
-
-def _select(part: ReadSets, ids: np.ndarray) -> Reads:
-    """Sets by their numbers, -1 for none."""
-    return mix(ids >= 0, ReadSets(np.maximum(ids, 0), part.sets), None)
+    found = np.asarray(_run(eqn, jnp.asarray(ids, jnp.int32), indices))
+    return mix(found >= 0, ReadSets(np.maximum(found, 0), whole.sets), None)
 
 
 def _run(eqn: Any, numbers: Any, indices: list[Any]) -> Any:
@@ -185,10 +171,7 @@ def _dynamic_update_slice(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[
     starts = [interpreter.value_of(atom) for atom in eqn.invars[2:]]
     if any(start is None for start in starts):
         return interpreter.everything(eqn, ins, "an update at a place that is not known")
-    ids, sets = stack(ins[:2], [atom.aval.shape for atom in eqn.invars[:2]])
-    into, update = (jnp.asarray(i, jnp.int32) for i in ids)
-    updated = jax.lax.dynamic_update_slice(into, update, [jnp.asarray(s) for s in starts])
-    return [ReadSets(np.asarray(updated), sets)]
+    return on_numbers(eqn, ins[:2], starts)
 
 
 @rule(*named(SCATTERS))
@@ -213,7 +196,5 @@ def _scatter(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     # .at[].set overwrites; .at[].apply goes by the same name and reads what stood there
     if eqn.primitive.name == "scatter" and eqn.params.get("update_jaxpr") is None:
         before = mix(written.reshape(operand.shape), None, before)
-    updates = ins[2]
-    if updates is not None:
-        updates = merge(ReadSets(updates.ids.ravel()[landed], updates.sets), place[landed], operand.shape)
+    updates = merge(moved(ins[2], lambda ids: ids.ravel()[landed]), place[landed], operand.shape)
     return [union([before, updates])]

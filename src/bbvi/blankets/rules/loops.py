@@ -9,13 +9,14 @@ enlarge is sound.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from bbvi.blankets.jaxpr.primitives import scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
-from bbvi.blankets.jaxpr.run import run
-from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, covers, everything, reduce, stack, union
+from bbvi.blankets.jaxpr.run import run, scan_like
+from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, covers, everything, moved, reduce, stack, union
 from bbvi.blankets.rules import rule
 
 _ITERATIONS = 4
@@ -42,7 +43,9 @@ def _scan(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     consts, init, xs = ins[:num_consts], ins[num_consts : num_consts + num_carry], ins[num_consts + num_carry :]
     if length == 0:
         return [*init, *[None] * (len(eqn.outvars) - num_carry)]
-    xs = [_flip(part) for part in xs] if params["reverse"] else xs
+    # a loop that goes backwards is one that goes forwards over what is turned round
+    turn = slice(None, None, -1 if params["reverse"] else 1)
+    xs = [moved(part, lambda ids: ids[turn]) for part in xs]
     batched = _over_time(body, num_consts, length)
     values = _values(interpreter, eqn)
     shapes = [v.aval.shape for v in eqn.outvars[:num_carry]]
@@ -55,9 +58,8 @@ def _scan(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
         return [_shifted(i, m, shape, length) for i, m, shape in zip(init, made, shapes, strict=True)]
 
     outs = read(_solve(step, init, shapes, length))
-    final = [None if out is None else ReadSets(out.ids[-1], out.sets) for out in outs[:num_carry]]
-    stacked = [_flip(out) for out in outs[num_carry:]] if params["reverse"] else outs[num_carry:]
-    return [*final, *stacked]
+    final = [moved(out, lambda ids: ids[-1]) for out in outs[:num_carry]]
+    return [*final, *(moved(out, lambda ids: ids[turn]) for out in outs[num_carry:])]
 
 
 def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: int) -> list[Reads]:
@@ -70,8 +72,7 @@ def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: 
         if all(covers(c, m) for c, m in zip(carry, made, strict=True)):
             return carry
         carry = [union([c, m]) for c, m in zip(carry, made, strict=True)]
-    for widen in (_past_of_each, _past_of_all):
-        guess = [widen(c) for c in carry]
+    for guess in ([accumulate(c, 0) for c in carry], [_past_of_all(c) for c in carry]):
         if all(covers(g, m) for g, m in zip(guess, step(guess), strict=True)):
             return guess
     while True:
@@ -82,19 +83,13 @@ def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: 
         carry = [*guess, *made]
 
 
-def _past_of_each(part: Reads) -> Reads:
-    """Each element reads what it read at any earlier step."""
-    return accumulate(part, 0)
-
-
 def _past_of_all(part: Reads) -> Reads:
     """Each element reads what any element read at any earlier step."""
     if part is None:
         return None
-    past = accumulate(reduce(part, tuple(range(1, part.ids.ndim))), 0)
-    assert past is not None
-    ids = past.ids.reshape([-1] + [1] * (part.ids.ndim - 1))
-    return ReadSets(np.broadcast_to(ids, part.ids.shape), past.sets)
+    shape = part.ids.shape
+    past = accumulate(reduce(part, range(1, len(shape))), 0)
+    return moved(past, lambda ids: np.broadcast_to(ids.reshape(-1, *[1] * (len(shape) - 1)), shape))
 
 
 def _shifted(init: Reads, made: Reads, shape: tuple[int, ...], length: int) -> Reads:
@@ -105,10 +100,6 @@ def _shifted(init: Reads, made: Reads, shape: tuple[int, ...], length: int) -> R
     return ReadSets(np.concatenate([first[None], later[:-1]]), sets)
 
 
-def _flip(part: Reads) -> Reads:
-    return None if part is None else ReadSets(part.ids[::-1], part.sets)
-
-
 def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
     """The body for all steps at once."""
     variables = body.jaxpr.invars
@@ -117,49 +108,33 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
         jax.ShapeDtypeStruct(v.aval.shape if axis is None else (length, *v.aval.shape), v.aval.dtype)
         for v, axis in zip(variables, axes, strict=True)
     ]
-    function = jaxpr_as_fun(body)
-    if all(axis is None for axis in axes):
-        return jax.make_jaxpr(jax.vmap(lambda: function(), axis_size=length))()
-    return jax.make_jaxpr(jax.vmap(function, in_axes=axes, out_axes=0, axis_size=length))(*inputs)
+    # the number of the step is there for loops that carry nothing and go over nothing
+    at_step = jax.vmap(lambda number, *given: jaxpr_as_fun(body)(*given), in_axes=(0, *axes))
+    return jax.make_jaxpr(lambda *given: at_step(np.arange(length), *given))(*inputs)
 
 
 def _values(interpreter: Any, eqn: Any) -> list[Any]:
     """What is known of the body's inputs over all steps, such as a counter of the steps."""
-    params = eqn.params
+    body = eqn.params["jaxpr"]
     num_consts, num_carry = scan_sizes(eqn)
-    values = [interpreter.value_of(atom) for atom in eqn.invars]
-    clean = [not yes for yes in reached_through_carry(eqn, [value is None for value in values])]
-    kept = [k for k in range(num_carry) if clean[num_consts + k]]
-    stacked = list(values)
-    for k in range(num_carry):
-        stacked[num_consts + k] = None
-    if kept:
-        for k, value in zip(kept, _run_clean(eqn, values, clean, kept), strict=True):
-            stacked[num_consts + k] = value
-    if params["reverse"]:
-        for i in range(num_consts + num_carry, len(stacked)):
-            stacked[i] = None if stacked[i] is None else np.asarray(stacked[i])[::-1]
-    return stacked
-
-
-def _run_clean(eqn: Any, values: list[Any], clean: list[bool], kept: list[int]) -> list[Any]:
-    """The carries that read no latent, before each step, by running the loop on them alone."""
-    params = eqn.params
-    (num_consts, num_carry), closed = scan_sizes(eqn), params["jaxpr"]
-    outputs = [closed.jaxpr.outvars[k] for k in kept]
     first_x = num_consts + num_carry
+    values = [interpreter.value_of(atom) for atom in eqn.invars]
+    reached = reached_through_carry(eqn, [value is None for value in values])
+    known = {i: jnp.asarray(values[i], v.aval.dtype) for i, v in enumerate(body.jaxpr.invars) if not reached[i]}
+    consts, carry, xs = (
+        {i: known[i] for i in part if i in known}
+        for part in (range(num_consts), range(num_consts, first_x), range(first_x, len(values)))
+    )
+    outputs = [body.jaxpr.outvars[i - num_consts] for i in carry]
 
-    consts = [values[i] if clean[i] else None for i in range(num_consts)]
-    xs = {i: values[i] for i in range(first_x, len(values)) if clean[i]}
+    def step(carry: dict[int, Any], x: dict[int, Any]) -> tuple[Any, Any]:
+        """Run the part of the loop that reads no latent; the carry is that before each step."""
+        now = consts | carry | x
+        made = run(body, [now.get(i) for i in range(len(values))], outputs)
+        return dict(zip(carry, made, strict=True)), carry
 
-    def step(carry: list[Any], x: dict[int, Any]) -> tuple[Any, Any]:
-        held: list[Any] = [None] * num_carry
-        for k, value in zip(kept, carry, strict=True):
-            held[k] = value
-        rest = [x.get(i) for i in range(first_x, len(values))]
-        return run(closed, [*consts, *held, *rest], outputs), carry
-
-    start = [jax.numpy.asarray(values[num_consts + k]) for k in kept]
-    start = [s.astype(closed.jaxpr.invars[num_consts + k].aval.dtype) for s, k in zip(start, kept, strict=True)]
-    _, stacked = jax.lax.scan(step, start, xs, length=params["length"], reverse=params["reverse"])
-    return [np.asarray(s)[::-1] if params["reverse"] else np.asarray(s) for s in stacked]
+    stacked = scan_like(eqn, step, carry, xs)[1] if carry else {}
+    over_time = stacked | xs
+    if eqn.params["reverse"]:
+        over_time = {i: value[::-1] for i, value in over_time.items()}
+    return [(consts | over_time).get(i) for i in range(len(values))]

@@ -1,0 +1,17 @@
+"""The sides of a dot product, arranged so that one can be multiplied with the other."""
+
+from typing import Any
+
+from bbvi.blankets.jaxpr.primitives import dot_axes
+
+
+def along_common_axes(eqn: Any, sides: list[Any]) -> list[Any]:
+    """Give both sides of a `dot_general` the axes of their product: shared, left, right, summed; 1 long where one has none."""
+    (_, left, _), (_, right, _) = axes = dot_axes(eqn)
+    ones: Any = ([], [1] * len(right)), ([1] * len(left), [])
+    arranged = []
+    for side, (shared, own, summed), (before, behind) in zip(sides, axes, ones, strict=True):
+        sizes = [[side.shape[axis] for axis in part] for part in (shared, own, summed)]
+        ordered = side.transpose([*shared, *own, *summed])
+        arranged.append(ordered.reshape([*sizes[0], *before, *sizes[1], *behind, *sizes[2]]))
+    return arranged

@@ -102,13 +102,13 @@ class Cut(NamedTuple):
     def folds_in_chunk(self) -> int:
         return self.folds if self.num_chunks == 1 else 1
 
-    def samples(self, chunk: Array) -> tuple[Array, Array | None]:
+    def samples(self, chunk: int | Array) -> tuple[Array, Array | None]:
         """Number a chunk's samples and tell which of them count; None if all do."""
         within = jnp.arange(self.chunk, dtype=jnp.uint32)
         if self.num_chunks == 1:
             return within, None if self.chunk == self.num else within < self.num
         per_fold = self.num_chunks // self.folds
-        fold, part = chunk // per_fold, chunk % per_fold
+        fold, part = jnp.divmod(jnp.asarray(chunk, jnp.uint32), per_fold)
         inside = part * self.chunk + within
         samples = fold * self.fold_size + inside
         full = self.fold_size * self.folds == self.num and self.chunk * per_fold == self.fold_size

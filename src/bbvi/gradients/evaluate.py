@@ -81,7 +81,7 @@ def evaluate(
             elbo = elbo - layout.share(name) * log_q
     elbo = elbo + layout.scale * of_groups
     used = Buffers({name: u[name] for name in buffers.draws}, {name: log_p.places[name] for name in buffers.log_p})
-    return Chunk(new_states, used, elbo if counts is None else jnp.where(counts, elbo, 0), floored)
+    return Chunk(new_states, used, elbo, floored)
 
 
 def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> LogP:

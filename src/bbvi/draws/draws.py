@@ -115,6 +115,11 @@ class Cut(NamedTuple):
         return samples, None if full else (inside < self.fold_size) & (samples < self.num)
 
 
+def only_counted(counts: Array | None, values: Array) -> Array:
+    """Put zeros at samples that do not count; None if all do."""
+    return values if counts is None else jnp.where(counts, values, 0)
+
+
 def cut_samples(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Cut:
     """Cut the samples so that a chunk's arrays stay small."""
     most = draws.chunk or max(64, _FLOATS_PER_CHUNK // max(1, floats_per_draw))

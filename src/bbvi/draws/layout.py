@@ -113,6 +113,12 @@ class Layout(NamedTuple):
 
         return over_rows(tile, self.rows[name], self.tiles[name], u)[0]
 
+    def less_log_q(self, log_p: Array, log_q: Arrays) -> Float[Array, " samples"]:
+        """Take log q off log p: the ELBO's samples."""
+        for name, of_latent in log_q.items():
+            log_p = log_p - self.share(name) * of_latent
+        return log_p
+
     def num_floored(self, name: str, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
         """Count the draws that had to be moved to stay inside the support."""
         moved = jax.vmap(jax.vmap(self.latents[name].latent.family.floored, in_axes=-1, out_axes=-1))

@@ -169,6 +169,6 @@ def over_rows(
     return accumulate(one, num // tile if rows.used is None else -(-rows.used // tile), into)
 
 
-def at_least(flat: Array, num: int) -> Array:
-    """Pad with zeros to at least this many rows."""
-    return flat if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))
+def as_rows(flat: Array, num: int) -> Array:
+    """Make this many rows of more or fewer: what is missing is zero."""
+    return flat[:num] if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))

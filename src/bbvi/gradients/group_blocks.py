@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.scope import Scope, Sums
-from bbvi.draws.layout import Layout, model_values
-from bbvi.draws.rows import at_least
+from bbvi.draws.layout import Arrays, Layout, model_values
+from bbvi.draws.rows import as_rows
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import fold
@@ -106,58 +106,49 @@ class GroupBlocks:
         return new
 
 
-class GroupTerms:
-    """Evaluate the groups of a batch at one chunk of samples: log p_i of the locals, and what the groups add to the globals'."""
+def group_terms(
+    group_blocks: GroupBlocks, beta: Arrays, logs: Arrays, samples: Array, into: Arrays
+) -> tuple[Shares, Arrays, dict[str, Float[Array, "rows samples"]]]:
+    """Evaluate the groups of a batch at one chunk of samples.
 
-    def __init__(self, layout: Layout, beta: Any, logs: Any, samples: Any):
-        self.beta, self.logs, self.samples = beta, logs, samples
-        self.problem, self.key, self.on = layout.problem, layout.key, layout.on
+    Return what they add to the globals, log p_i of the locals by places, and the same as rows.
+    """
+    layout, problem, width = group_blocks.layout, group_blocks.problem, len(samples)
 
-    def sweep(
-        self, group_blocks: GroupBlocks, into: dict[str, Array]
-    ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
-        """Evaluate all groups: the summed shares, log p_i of the locals by places, and the same as rows."""
-        num, width = len(group_blocks.batch.groups), len(self.samples)
-        out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
-        shares, out = group_blocks.sweep(self._block, width, out)
-        rows = {}
-        for name, leaf in out.items():
-            flat = leaf.reshape(-1, width)
-            need = len(group_blocks.layout.rows[name].elements)
-            rows[name] = at_least(flat, need)[:need]
-        return shares, out, rows
-
-    def _block(self, scope: Scope, taken: Any) -> tuple[Shares, dict[str, Array]]:
-        """Evaluate some groups; arrays have groups first."""
+    def block(scope: Scope, taken: Any) -> tuple[Shares, Arrays]:
         groups, rows, _, u = taken
-        num = len(self.samples)
 
         def one(group, row, u):
-            z, logs = model_values(self.problem.locals, u, self.on)
-            z |= self.problem.call_site(fold(self.key, group), self.samples, group)
+            z, own_logs = model_values(problem.locals, u, layout.on)
+            z |= problem.call_site(fold(layout.key, group), samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
-                return scope.at_samples({**beta, **z}, row, num, logs)
+                return scope.at_samples({**beta, **z}, row, width, logs)
 
-            terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
-            return terms, materialise(self.on, scope.sums, terms)
+            terms = materialise(layout.on, terms_at, beta, z, {**logs, **own_logs})
+            return terms, materialise(layout.on, scope.sums, terms)
 
         terms, sums = jax.vmap(one)(groups, rows, u)
         indices = jax.vmap(scope.indices)(rows)
 
-        def weigh(terms: Terms, sums: Sums) -> dict[str, Array]:
+        def weigh(terms: Terms, sums: Sums) -> Arrays:
             out = {}
-            for name in self.problem.locals:
+            for name in problem.locals:
                 found = jax.vmap(lambda t, s, i, n=name: scope.of_one_group(n, t, i, s))(terms, sums, indices)
-                out[name] = jnp.broadcast_to(found, (len(groups), *scope.problem.shape(name), num))
+                out[name] = jnp.broadcast_to(found, (len(groups), *scope.problem.shape(name), width))
             return out
 
-        log_p = materialise(self.on, weigh, terms, sums)
-        looked_up = {name: scope.looked_up(name, terms, indices) for name in self.problem.globals}
-        elbo = sum_of_all(jax.tree.map(lambda leaf: leaf.sum(0), sums))
+        log_p = materialise(layout.on, weigh, terms, sums)
+        looked_up = {name: scope.looked_up(name, terms, indices) for name in problem.globals}
         terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
-        of_globals = {name: scope.log_p_i(name, terms, sums) for name in self.problem.globals}
-        return Shares(of_globals, looked_up, elbo), log_p
+        of_globals = {name: scope.log_p_i(name, terms, sums) for name in problem.globals}
+        return Shares(of_globals, looked_up, sum_of_all(sums)), log_p
+
+    num = len(group_blocks.batch.groups)
+    out = {name: into.get(name, jnp.zeros((num, *problem.shape(name), width))) for name in problem.locals}
+    shares, out = group_blocks.sweep(block, width, out)
+    rows = {name: as_rows(leaf.reshape(-1, width), len(layout.rows[name].elements)) for name, leaf in out.items()}
+    return shares, out, rows
 
 
 def _block_size(floats_per_draw: int, num: int, num_samples: int) -> int:

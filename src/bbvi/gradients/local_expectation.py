@@ -67,11 +67,8 @@ class LocalExpectation(AbstractGradient):
             samples, counts = cut.samples(chunk)
             u = {name: layout.drawn(name, samples) for name in layout.rows}
             elbo, of_groups, totals = every(layout, u, log_q, samples, counts)
-            elbo = elbo + layout.scale * of_groups
-            for name in layout.rows:
-                own = exact[name] if name in exact else layout.total_log_q(name, u[name])
-                elbo = elbo - layout.share(name) * own
-            return totals, elbo, counts
+            own = {n: exact[n] if n in exact else layout.total_log_q(n, u[n]) for n in layout.rows}
+            return totals, layout.less_log_q(elbo + layout.scale * of_groups, own), counts
 
         totals, elbo, error = sum_chunks(cut, visit)
         rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bbvi.draws.drawer import drawers
-from bbvi.draws.draws import AbstractDraws, Cut, cut_samples
+from bbvi.draws.draws import AbstractDraws, Cut, cut_samples, only_counted
 from bbvi.draws.layout import Buffers, lay_out
 from bbvi.families import Params
 from bbvi.gradients.abstract import AbstractGradient, Estimate
@@ -104,7 +104,7 @@ class Score(AbstractGradient):
             seen = visit(samples, counts, states=carry.shifts, buffers=carry.buffers, consume=consume)
             shifts, sums = ({name: state[part] for name, state in seen.states.items()} for part in (0, 1))
             elbo_shift = jnp.where(chunk == 0, seen.elbo[0], carry.elbo_shift)
-            centred = seen.elbo - elbo_shift if counts is None else jnp.where(counts, seen.elbo - elbo_shift, 0)
+            centred = only_counted(counts, seen.elbo - elbo_shift)
             total, squares = carry.elbo + centred.sum(), carry.elbo_squares + (centred**2).sum()
             return sums, _Carry(shifts, seen.buffers, elbo_shift, total, squares, carry.floored + seen.floored)
 

@@ -43,37 +43,30 @@ class GroupBlocks:
 
     def _by_place(self, name: str, u: Array) -> Array:
         shape = self.problem.shape(name)
-        inner = shape[1:] if self.layout.packing(name) is not None else shape
+        inner = shape[1:] if self.layout.packings.get(name) is not None else shape
         size = int(np.prod(inner))
         num = len(u) // size
         return u[: num * size].reshape(num, *inner, *u.shape[1:])
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""
-        if self.batch.counts is None:
-            num = len(self.batch.groups)
-            size = _block_size(self.analysis.floats_per_draw, num, num_samples)
-            return self._loop(block, self.analysis.blankets.of_group, 0, num // size, size, out)
+        num, counts = len(self.batch.groups), self.batch.counts
+        # groups of a bucket one by one, since how many there are is known at run time only
+        size = 1 if counts is not None else _block_size(self.analysis.floats_per_draw, num, num_samples)
+        scopes = [self.analysis.blankets.of_group] if counts is None else self.analysis.buckets
         first, sums = jnp.int32(0), None
-        for number, scope in enumerate(self.analysis.buckets):
-            more, out = self._loop(block, scope, first, self.batch.counts[number], 1, out)
+        for number, scope in enumerate(scopes):
+            num_blocks = num // size if counts is None else counts[number]
+
+            def one(number: Array, out: Any, scope: Scope = scope, first: Array = first) -> tuple[Any, Any]:
+                at = first + number * size
+                shares, arrays = block(scope, self._take(scope, at, size))
+                return shares, self._put(out, arrays, at)
+
+            more, out = accumulate(one, num_blocks, out)
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
-            first = first + self.batch.counts[number]
+            first = first + num_blocks
         return sums, out
-
-    def _loop(
-        self, block: Callable[..., tuple[Any, Any]], scope: Scope, first: Any, num_blocks: Any, size: int, out: Any
-    ) -> tuple[Any, Any]:
-        """Evaluate the groups of one bucket, from the position `first` on, in blocks."""
-        if isinstance(num_blocks, int) and num_blocks == 1:
-            return block(scope, self._take(scope, 0, size))
-
-        def one(number: Array, out: Any) -> tuple[Any, Any]:
-            at = first + number * size
-            shares, arrays = block(scope, self._take(scope, at, size))
-            return shares, self._put(out, arrays, at)
-
-        return accumulate(one, num_blocks, out)
 
     def _take(self, scope: Scope, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
         """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
@@ -86,7 +79,7 @@ class GroupBlocks:
             rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}
         for name in self.problem.locals:
-            packing, shape = self.layout.packing(name), scope.problem.shape(name)
+            packing, shape = self.layout.packings.get(name), scope.problem.shape(name)
             if packing is None:
                 u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
                 for axis, length in enumerate(shape, start=1):
@@ -99,7 +92,7 @@ class GroupBlocks:
     def _put(self, out: Any, arrays: Any, at: Any) -> Any:
         new = {}
         for name, leaf in arrays.items():
-            packing = self.layout.packing(name)
+            packing = self.layout.packings.get(name)
             begin = at if packing is None else packing.first[at]
             value = leaf if packing is None else leaf[0]
             new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))

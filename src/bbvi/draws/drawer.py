@@ -9,7 +9,7 @@ value again for each result that needs it.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -211,8 +211,3 @@ def _is_scalar(family: AbstractFamily) -> bool:
 
 def _shapes(family: AbstractFamily, float_: Any) -> Any:
     return {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
-
-
-def drawers(draws: AbstractDraws, latents: Mapping[str, Latent], paths: Collection[str] = ()) -> dict[str, Drawer]:
-    """Make a drawer for each latent; those named in `paths` keep the paths of their draws."""
-    return {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in latents.items()}

@@ -1,6 +1,6 @@
 """Algorithms 1 and 2: the factors of q of one step laid out as rows, and drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer
-from bbvi.draws.draws import latent_values
+from bbvi.draws.draws import AbstractDraws, latent_values, only_counted
 from bbvi.draws.rows import (
     Packing,
     Rows,
@@ -73,15 +73,11 @@ class Layout(NamedTuple):
         """How often a latent's factors count in the ELBO of all groups: N/B times for locals, once for globals."""
         return self.scale if name in self.problem.locals else 1.0
 
-    def packing(self, name: str) -> Packing | None:
-        """How a latent's groups are packed, if they are."""
-        return self.packings.get(name)
-
     def buffers(self, num_samples: int) -> Buffers:
         """Make the memory that chunks of this many samples hand on."""
         draws, log_p = {}, {}
         for name, rows in self.rows.items():
-            num, packing = len(rows.elements), self.packing(name)
+            num, packing = len(rows.elements), self.packings.get(name)
             if self.tiles[name] < num:
                 shape = self.latents[name].coordinates_shape
                 draws[name] = jnp.zeros((num, *shape.shape, num_samples), shape.dtype)
@@ -124,8 +120,7 @@ class Layout(NamedTuple):
         moved = jax.vmap(jax.vmap(self.latents[name].latent.family.floored, in_axes=-1, out_axes=-1))
 
         def summand(u: Array, counts: Array | None) -> Array:
-            found = moved(u) if counts is None else moved(u) & counts
-            return found.astype(jnp.float32)
+            return only_counted(counts, moved(u)).astype(jnp.float32)
 
         per_row = sum_over_samples(summand, u, counts)
         return zero_padding(rows.real, per_row).sum().astype(jnp.int32)
@@ -139,19 +134,27 @@ class Layout(NamedTuple):
         return found
 
     def _shaped(self, name: str, flat: Array) -> Array:
-        shape, packing = self.problem.shape(name), self.packing(name)
+        shape = self.problem.shape(name)
         if self.batch is None or name in self.problem.globals:
             return in_shape(flat, shape)
-        if packing is None:
+        if name not in self.packings:
             return in_shape(flat, (len(self.batch.groups), *shape))
-        return unpack(flat, shape, packing, self.batch.real(self.problem.locals[name], self.problem.lengths))
+        real = self.batch.real(self.problem.locals[name], self.problem.lengths)
+        return unpack(flat, shape, self.packings[name], real)
 
 
 def lay_out(
-    analysis: Analysis, latents: dict[str, Drawer], params: Lambda, batch: Batch | None, key: Key, num_samples: int
+    analysis: Analysis,
+    draws: AbstractDraws,
+    params: Lambda,
+    batch: Batch | None,
+    key: Key,
+    num_samples: int,
+    paths: Collection[str] = (),
 ) -> Layout:
-    """Lay out the factors of q of a step, for chunks of this many samples."""
+    """Lay out the factors of q of a step, for chunks of this many samples; latents in `paths` keep those of their draws."""
     problem, on = analysis.problem, run_time_true(key)
+    latents = {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in problem.latents.items()}
     keys = dict(zip(problem.globals, stored(on, fold_names(key, list(problem.globals))), strict=True))
     rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
     packings: dict[str, Packing] = {}

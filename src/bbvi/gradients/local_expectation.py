@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import MonteCarlo, cut_samples
 from bbvi.draws.layout import lay_out, zero_padding
 from bbvi.draws.rows import Rows
@@ -48,9 +47,6 @@ class LocalExpectation(AbstractGradient):
 
     joint: bool = True
 
-    def check(self, draws):
-        pass
-
     def evaluations(self, analysis):
         names = analysis.fitted(bool(analysis.problem.num_groups))
         return EveryValue(analysis, None, names, joint=self.joint).num_evaluations
@@ -58,7 +54,7 @@ class LocalExpectation(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut.chunk)
         tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import cut_samples, only_counted
 from bbvi.draws.layout import Layout, lay_out
 from bbvi.draws.rows import Rows
@@ -46,18 +45,15 @@ class Pathwise(AbstractGradient):
         1.99 0.58
     """
 
-    def check(self, draws):
-        pass
-
     def evaluations(self, analysis):
         # a derivative in reverse costs about two values beside the value itself
         return 3
 
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
-        slopes = Slopes(analysis, data, batch, analysis.fitted(batch is not None))
+        moved = analysis.fitted(batch is not None)
+        slopes = Slopes(analysis, data, batch, moved)
         cut = cut_samples(draws, analysis.floats_per_draw)
-        latents = drawers(draws, analysis.problem.latents, analysis.fitted(batch is not None))
-        layout = lay_out(analysis, latents, params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut.chunk, moved)
 
         def visit(chunk: Array) -> tuple[Any, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import AbstractDraws, Cut, cut_samples, only_counted
 from bbvi.draws.layout import Buffers, lay_out
 from bbvi.families import Params
@@ -80,9 +79,7 @@ class Score(AbstractGradient):
 
     def buffers(self, analysis, params, batch, draws):
         cut = cut_samples(draws, analysis.floats_per_draw, self.num_folds(draws))
-        key = jnp.zeros(2, jnp.uint32)
-        layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
-        return layout.buffers(cut.chunk)
+        return lay_out(analysis, draws, params, batch, jnp.zeros(2, jnp.uint32), cut.chunk).buffers(cut.chunk)
 
     def _variate(self, draws: AbstractDraws) -> AbstractControlVariate:
         variate = NoControlVariate() if self.control_variate is None else self.control_variate
@@ -91,7 +88,7 @@ class Score(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         variate = self._variate(draws)
         cut = cut_samples(draws, analysis.floats_per_draw, variate.num_folds)
-        layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut.chunk)
 
         visit = functools.partial(evaluate, layout, data, rao_blackwell=self.rao_blackwell)
 

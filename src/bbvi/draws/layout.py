@@ -1,6 +1,6 @@
 """Algorithms 1 and 2: the factors of q of one step laid out as rows, and drawn."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer
-from bbvi.draws.draws import AbstractDraws, latent_values, only_counted
+from bbvi.draws.draws import AbstractDraws, Cut, latent_values, only_counted
 from bbvi.draws.rows import (
     Packing,
     Rows,
@@ -149,12 +149,13 @@ def lay_out(
     params: Lambda,
     batch: Batch | None,
     key: Key,
-    num_samples: int,
-    paths: Collection[str] = (),
+    cut: Cut,
+    paths: bool = False,
 ) -> Layout:
-    """Lay out the factors of q of a step, for chunks of this many samples; latents in `paths` keep those of their draws."""
-    problem, on = analysis.problem, run_time_true(key)
-    latents = {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in problem.latents.items()}
+    """Lay out the factors of q of a step, for the chunks of a cut; with `paths`, those of the draws are kept."""
+    problem, on, num_samples = analysis.problem, run_time_true(key), cut.chunk
+    kept = analysis.fitted(batch is not None) if paths else ()
+    latents = {name: Drawer(draws, name, latent, paths=name in kept) for name, latent in problem.latents.items()}
     keys = dict(zip(problem.globals, stored(on, fold_names(key, list(problem.globals))), strict=True))
     rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
     packings: dict[str, Packing] = {}

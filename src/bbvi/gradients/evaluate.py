@@ -4,8 +4,8 @@ Arrays have samples on the last axis. Draws and sums over samples go row by row 
 of log p are evaluated in blocks of groups that stay small in memory, bucket by bucket.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from bbvi.draws.draws import Cut, only_counted
 from bbvi.draws.layout import Arrays, Buffers, Layout, zero_padding
 from bbvi.draws.rows import Rows, as_rows, over_rows
 from bbvi.families import Params
-from bbvi.gradients.group_blocks import GroupBlocks, Shares, group_terms, sum_of_all
+from bbvi.gradients.group_blocks import GroupBlocks, group_terms, sum_of_all
 from bbvi.model.problem import Terms
 from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
@@ -23,29 +23,21 @@ from bbvi.numerics.xla import materialise
 Consume = Callable[[Any, Array, Params], Any]
 
 
-class Chunk(NamedTuple):
-    """What a chunk leaves: a state for each latent, buffers for the next chunk, the ELBO's samples, draws floored."""
-
-    states: dict[str, Any]
-    buffers: Buffers
-    elbo: Float[Array, " samples"]
-    floored: Int[Array, ""]
-
-
 def evaluate(
     layout: Layout,
     data: Any,
     samples: Array,
     counts: Array | None,
-    *,
-    rao_blackwell: bool,
     states: dict[str, Any],
     buffers: Buffers,
     consume: Consume,
-) -> Chunk:
+    *,
+    rao_blackwell: bool,
+) -> tuple[dict[str, Any], Buffers, Float[Array, " samples"], Int[Array, ""]]:
     """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples, row by row.
 
-    `counts` tells which samples count, where the last chunk is not full.
+    `counts` tells which samples count, where the last chunk is not full. Return what was consumed, by latent, buffers for
+    the next chunk, the ELBO's samples, and the number of draws floored.
     """
     u = {name: layout.drawn(name, samples, buffers.draws.get(name)) for name in layout.rows}
     elbo, of_groups, log_p, places = _log_p(layout, data, samples, u, buffers.log_p)
@@ -72,7 +64,7 @@ def evaluate(
     if rao_blackwell:
         elbo = layout.less_log_q(elbo, log_qs)
     used = Buffers({name: u[name] for name in buffers.draws}, {name: places[name] for name in buffers.log_p})
-    return Chunk(new_states, used, elbo + layout.scale * of_groups, floored)
+    return new_states, used, elbo + layout.scale * of_groups, floored
 
 
 def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> tuple[Array, Any, Arrays, Arrays]:
@@ -88,28 +80,22 @@ def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -
 
     prior = materialise(layout.on, prior_at, beta, logs)
     sums = materialise(layout.on, scope.sums, prior)
-    rows: Arrays = {}
-    places: Arrays = {}
-    shares: Shares | None = None
+    found: tuple[Arrays, Any, Arrays, Arrays] = ({}, 0.0, {}, {})
     if layout.batch is not None:
-        shares, places, rows = group_terms(GroupBlocks(layout, u), beta, logs, samples, into)
+        found = group_terms(GroupBlocks(layout, u), beta, logs, samples, into)
+    of_globals, of_groups, places, rows = found
     for name in problem.globals:
-        of_globals = scope.log_p_i(name, prior, sums)
-        if shares is not None:
-            groups = layout.analysis.blankets.of_group
+        own = scope.log_p_i(name, prior, sums)
+        if name in of_globals:
             # N/B is applied here, once: to the groups' part of a global's log p_i
-            of_globals = of_globals + layout.scale * (shares.log_p[name] + groups.spread(name, shares.looked_up[name]))
-        flat = jnp.broadcast_to(of_globals, (*problem.shape(name), len(samples))).reshape(-1, len(samples))
+            own = own + layout.scale * of_globals[name]
+        flat = jnp.broadcast_to(own, (*problem.shape(name), len(samples))).reshape(-1, len(samples))
         rows[name] = as_rows(flat, len(layout.rows[name].elements))
-    return sum_of_all(sums), 0.0 if shares is None else shares.elbo, rows, places
+    return sum_of_all(sums), of_groups, rows, places
 
 
 def over_latents(
-    layout: Layout,
-    u: Arrays,
-    counts: Array | None,
-    function: Callable[..., tuple[Array, Any]],
-    inputs: Mapping[str, tuple[Any, ...]],
+    layout: Layout, u: Arrays, counts: Array | None, function: Callable[..., tuple[Array, Any]], inputs: dict[str, Any]
 ) -> tuple[dict[str, Any], Arrays, Int[Array, ""]]:
     """Apply `function(name, rows, u, *inputs) -> (log q_i, sums)` to each fitted latent, tile by tile.
 

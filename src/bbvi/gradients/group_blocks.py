@@ -1,7 +1,7 @@
 """Section 4.2: evaluate the groups of a batch in blocks that stay small in memory."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,6 @@ from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
 
 _FLOATS_PER_BLOCK = 1 << 17
-
-
-class Shares(NamedTuple):
-    """What some groups add to each global's log p_i, in two parts, and to the ELBO."""
-
-    log_p: dict[str, Array | float]
-    looked_up: dict[str, list[Array]]
-    elbo: Float[Array, " samples"]
 
 
 class GroupBlocks:
@@ -101,14 +93,14 @@ class GroupBlocks:
 
 def group_terms(
     group_blocks: GroupBlocks, beta: Arrays, logs: Arrays, samples: Array, into: Arrays
-) -> tuple[Shares, Arrays, dict[str, Float[Array, "rows samples"]]]:
+) -> tuple[Arrays, Float[Array, " samples"], Arrays, dict[str, Float[Array, "rows samples"]]]:
     """Evaluate the groups of a batch at one chunk of samples.
 
-    Return what they add to the globals, log p_i of the locals by places, and the same as rows.
+    Return what they add to each global's log p_i and to the ELBO, log p_i of the locals by places, and the same as rows.
     """
     layout, problem, width = group_blocks.layout, group_blocks.problem, len(samples)
 
-    def block(scope: Scope, taken: Any) -> tuple[Shares, Arrays]:
+    def block(scope: Scope, taken: Any) -> tuple[Any, Arrays]:
         groups, rows, _, u = taken
 
         def one(group, row, u):
@@ -135,13 +127,15 @@ def group_terms(
         looked_up = {name: scope.looked_up(name, terms, indices) for name in problem.globals}
         terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
         of_globals = {name: scope.log_p_i(name, terms, sums) for name in problem.globals}
-        return Shares(of_globals, looked_up, sum_of_all(sums)), log_p
+        return (of_globals, looked_up, sum_of_all(sums)), log_p
 
     num = len(group_blocks.batch.groups)
     out = {name: into.get(name, jnp.zeros((num, *problem.shape(name), width))) for name in problem.locals}
-    shares, out = group_blocks.sweep(block, width, out)
+    (of_globals, looked_up, elbo), out = group_blocks.sweep(block, width, out)
+    scope = group_blocks.analysis.blankets.of_group
+    of_globals = {name: own + scope.spread(name, looked_up[name]) for name, own in of_globals.items()}
     rows = {name: as_rows(leaf.reshape(-1, width), len(layout.rows[name].elements)) for name, leaf in out.items()}
-    return shares, out, rows
+    return of_globals, elbo, out, rows
 
 
 def _block_size(floats_per_draw: int, num: int, num_samples: int) -> int:

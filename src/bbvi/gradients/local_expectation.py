@@ -54,7 +54,7 @@ class LocalExpectation(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, draws, params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut)
         tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}
@@ -68,9 +68,8 @@ class LocalExpectation(AbstractGradient):
 
         totals, elbo, error = sum_chunks(cut, visit)
         rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}
-        squares = {name: table.squared_score() for name, table in tables.items()}
-        gradient, fisher = (layout.in_shape(part) for part in (rows, squares))
-        return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, jnp.int32(0))
+        fisher = layout.in_shape({name: table.squared_score() for name, table in tables.items()})
+        return Estimate(**layout.in_shape(rows), fisher=fisher, elbo=elbo, elbo_error=error, floored=jnp.int32(0))
 
 
 class _Table:

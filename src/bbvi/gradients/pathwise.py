@@ -50,10 +50,9 @@ class Pathwise(AbstractGradient):
         return 3
 
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
-        moved = analysis.fitted(batch is not None)
-        slopes = Slopes(analysis, data, batch, moved)
+        slopes = Slopes(analysis, data, batch, analysis.fitted(batch is not None))
         cut = cut_samples(draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, draws, params, batch, key, cut.chunk, moved)
+        layout = lay_out(analysis, draws, params, batch, key, cut, paths=True)
 
         def visit(chunk: Array) -> tuple[Any, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
@@ -62,7 +61,7 @@ class Pathwise(AbstractGradient):
         (sums, floored), elbo, error = sum_chunks(cut, visit)
         means = jax.tree.map(lambda leaf: leaf / cut.num, sums)
         gradient, fisher = (layout.in_shape({name: pair[part] for name, pair in means.items()}) for part in (0, 1))
-        return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, floored)
+        return Estimate(**gradient, fisher=fisher, elbo=elbo, elbo_error=error, floored=floored)
 
 
 def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None) -> tuple[Any, Array]:

@@ -13,7 +13,7 @@ from bbvi.draws.layout import Buffers, lay_out
 from bbvi.families import Params
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, NoControlVariate
-from bbvi.gradients.evaluate import Chunk, evaluate
+from bbvi.gradients.evaluate import evaluate
 from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import sum_over_samples
 
@@ -79,7 +79,7 @@ class Score(AbstractGradient):
 
     def buffers(self, analysis, params, batch, draws):
         cut = cut_samples(draws, analysis.floats_per_draw, self.num_folds(draws))
-        return lay_out(analysis, draws, params, batch, jnp.zeros(2, jnp.uint32), cut.chunk).buffers(cut.chunk)
+        return lay_out(analysis, draws, params, batch, jnp.zeros(2, jnp.uint32), cut).buffers(cut.chunk)
 
     def _variate(self, draws: AbstractDraws) -> AbstractControlVariate:
         variate = NoControlVariate() if self.control_variate is None else self.control_variate
@@ -88,7 +88,7 @@ class Score(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         variate = self._variate(draws)
         cut = cut_samples(draws, analysis.floats_per_draw, variate.num_folds)
-        layout = lay_out(analysis, draws, params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut)
 
         visit = functools.partial(evaluate, layout, data, rao_blackwell=self.rao_blackwell)
 
@@ -98,12 +98,12 @@ class Score(AbstractGradient):
                 return shift, _sums(variate, cut, *_by_fold(variate, cut, shift, weight, score))
 
             samples, counts = cut.samples(chunk)
-            seen = visit(samples, counts, states=carry.shifts, buffers=carry.buffers, consume=consume)
-            shifts, sums = ({name: state[part] for name, state in seen.states.items()} for part in (0, 1))
-            elbo_shift = jnp.where(chunk == 0, seen.elbo[0], carry.elbo_shift)
-            centred = only_counted(counts, seen.elbo - elbo_shift)
+            found, buffers, elbo, floored = visit(samples, counts, carry.shifts, carry.buffers, consume)
+            shifts, sums = ({name: state[part] for name, state in found.items()} for part in (0, 1))
+            elbo_shift = jnp.where(chunk == 0, elbo[0], carry.elbo_shift)
+            centred = only_counted(counts, elbo - elbo_shift)
             total, squares = carry.elbo + centred.sum(), carry.elbo_squares + (centred**2).sum()
-            return sums, _Carry(shifts, seen.buffers, elbo_shift, total, squares, carry.floored + seen.floored)
+            return sums, _Carry(shifts, buffers, elbo_shift, total, squares, carry.floored + floored)
 
         buffers = layout.buffers(cut.chunk) if buffers is None else buffers
         shifts, none = {name: jnp.zeros((len(layout.rows[name].elements), 1)) for name in layout.fitted}, jnp.zeros(())
@@ -114,9 +114,9 @@ class Score(AbstractGradient):
             sums = {name: of_latent._replace(revisited=revisited[name]) for name, of_latent in sums.items()}
         rows = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in sums.items()}
         squares = {n: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for n, s in sums.items()}
-        gradients, fisher = (layout.in_shape(part) for part in (rows, squares))
         mean = last.elbo / draws.num
         error = jnp.sqrt(jnp.maximum(last.elbo_squares / draws.num - mean**2, 0) / max(1, draws.num - 1))
+        gradients, fisher = (layout.in_shape(part) for part in (rows, squares))
         elbo = last.elbo_shift + mean
         return Estimate(gradients["globals"], gradients["rows"], fisher, elbo, error, last.floored, last.buffers)
 
@@ -158,7 +158,7 @@ def _over_folds(cut: Cut, add: Callable[..., tuple[Any, _Carry]], carry: _Carry)
 
 
 def _second_pass(
-    variate: AbstractControlVariate, cut: Cut, visit: Callable[..., Chunk], states: dict[str, Any], buffers: Buffers
+    variate: AbstractControlVariate, cut: Cut, visit: Callable[..., Any], states: dict[str, Any], buffers: Buffers
 ) -> dict[str, Any]:
     """Draw the same samples once more, now that the sums over all of them are known."""
 
@@ -170,7 +170,7 @@ def _second_pass(
         return jax.tree.map(lambda leaf: leaf[..., None], variate.revisit(elsewhere, weight, score))
 
     def again(chunk: Array, buffers: Buffers) -> tuple[dict[str, Any], Buffers]:
-        seen = visit(*cut.samples(chunk), states=states, buffers=buffers, consume=consume)
-        return seen.states, seen.buffers
+        found, buffers, *_ = visit(*cut.samples(chunk), states, buffers, consume)
+        return found, buffers
 
     return accumulate(again, cut.num_chunks, buffers)[0]

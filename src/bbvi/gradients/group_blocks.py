@@ -62,11 +62,8 @@ class GroupBlocks:
 
     def _take(self, scope: Scope, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
         """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
-        part = jax.tree.map(
-            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size),
-            (self.batch.groups, self.batch.rows, self.batch.lengths),
-        )
-        groups, rows, own = part
+        of_all = (self.batch.groups, self.batch.rows, self.batch.lengths)
+        groups, rows, own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), of_all)
         if self.batch.counts is not None:
             rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}

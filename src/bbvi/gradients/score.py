@@ -92,13 +92,14 @@ class Score(AbstractGradient):
 
         visit = functools.partial(evaluate, layout, data, rao_blackwell=self.rao_blackwell)
 
-        def add(chunk: int | Array, carry: _Carry) -> tuple[dict[str, Sums], _Carry]:
-            def consume(shift: Array, weight: Array, score: Params) -> tuple[Array, Sums]:
-                shift = jnp.where(chunk == 0, weight[..., :1], shift)
-                return shift, _sums(variate, cut, *_by_fold(variate, cut, shift, weight, score))
+        def add(chunk: int | Array, carry: _Carry, totals: Any = None) -> tuple[dict[str, Sums], _Carry]:
+            def consume(state: tuple[Array, Any], weight: Array, score: Params) -> tuple[Array, Sums]:
+                shift = jnp.where(chunk == 0, weight[..., :1], state[0])
+                return shift, _sums(variate, cut, state[1], *_by_fold(variate, cut, shift, weight, score))
 
             samples, counts = cut.samples(chunk)
-            found, buffers, elbo, floored = visit(samples, counts, carry.shifts, carry.buffers, consume)
+            states = {name: (shift, totals and totals[name].sums) for name, shift in carry.shifts.items()}
+            found, buffers, elbo, floored = visit(samples, counts, states, carry.buffers, consume)
             shifts, sums = ({name: state[part] for name, state in found.items()} for part in (0, 1))
             elbo_shift = jnp.where(chunk == 0, elbo[0], carry.elbo_shift)
             centred = only_counted(counts, elbo - elbo_shift)
@@ -109,9 +110,8 @@ class Score(AbstractGradient):
         shifts, none = {name: jnp.zeros((len(layout.rows[name].elements), 1)) for name in layout.fitted}, jnp.zeros(())
         sums, last = _over_folds(cut, add, _Carry(shifts, buffers, none, none, none, jnp.int32(0)))
         if variate.two_passes and cut.num_chunks > 1:
-            states = {name: (last.shifts[name], of_latent.sums) for name, of_latent in sums.items()}
-            revisited = _second_pass(variate, cut, visit, states, last.buffers)
-            sums = {name: of_latent._replace(revisited=revisited[name]) for name, of_latent in sums.items()}
+            # draw the same samples once more, now that the sums over all of them are known
+            sums, _ = _over_folds(cut, functools.partial(add, totals=sums), last)
         rows = {n: variate.gradient(s.sums, s.squares, s.revisited, draws.num) for n, s in sums.items()}
         squares = {n: {p: square.sum(-1) / draws.num for p, square in s.squares.items()} for n, s in sums.items()}
         mean = last.elbo / draws.num
@@ -133,12 +133,15 @@ def _by_fold(
     return flat(weight - shift if variate.shift_invariant else weight), jax.tree.map(flat, score)
 
 
-def _sums(variate: AbstractControlVariate, cut: Cut, weight: Array, score: Params) -> Sums:
-    """Sum over one chunk, with the folds that it holds last."""
+def _sums(variate: AbstractControlVariate, cut: Cut, totals: Any, weight: Array, score: Params) -> Sums:
+    """Sum over one chunk, with the folds that it holds last; `totals` are the sums over all chunks, once they are known."""
     sums, squares = sum_over_samples(lambda w, h: (variate.summands(w, h), jax.tree.map(jnp.square, h)), weight, score)
     revisited = None
     if cut.num_chunks == 1:
         revisited = variate.revisit(jax.tree.map(jnp.zeros_like, sums), weight, score)
+    elif totals is not None:
+        elsewhere = jax.tree.map(lambda total, own: total.reshape(own.shape) - own, totals, sums)
+        revisited = variate.revisit(elsewhere, weight, score)
     found = Sums(sums, squares, revisited)
     return found if cut.folds_in_chunk > 1 else jax.tree.map(lambda leaf: leaf[..., None], found)
 
@@ -155,22 +158,3 @@ def _over_folds(cut: Cut, add: Callable[..., tuple[Any, _Carry]], carry: _Carry)
 
     carry, sums = jax.lax.scan(fold, carry, jnp.arange(cut.folds))
     return jax.tree.map(lambda leaf: jnp.moveaxis(leaf[..., 0], 0, -1), sums), carry
-
-
-def _second_pass(
-    variate: AbstractControlVariate, cut: Cut, visit: Callable[..., Any], states: dict[str, Any], buffers: Buffers
-) -> dict[str, Any]:
-    """Draw the same samples once more, now that the sums over all of them are known."""
-
-    def consume(state: tuple[Array, Any], weight: Array, score: Params) -> Any:
-        shift, totals = state
-        weight, score = _by_fold(variate, cut, shift, weight, score)
-        sums = sum_over_samples(variate.summands, weight, score)
-        elsewhere = jax.tree.map(lambda total, own: total.reshape(own.shape) - own, totals, sums)
-        return jax.tree.map(lambda leaf: leaf[..., None], variate.revisit(elsewhere, weight, score))
-
-    def again(chunk: Array, buffers: Buffers) -> tuple[dict[str, Any], Buffers]:
-        found, buffers, *_ = visit(*cut.samples(chunk), states, buffers, consume)
-        return found, buffers
-
-    return accumulate(again, cut.num_chunks, buffers)[0]

@@ -118,11 +118,7 @@ class Layout(NamedTuple):
     def num_floored(self, name: str, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
         """Count the draws that had to be moved to stay inside the support."""
         moved = jax.vmap(jax.vmap(self.latents[name].latent.family.floored, in_axes=-1, out_axes=-1))
-
-        def summand(u: Array, counts: Array | None) -> Array:
-            return only_counted(counts, moved(u)).astype(jnp.float32)
-
-        per_row = sum_over_samples(summand, u, counts)
+        per_row = sum_over_samples(lambda u, c: only_counted(c, moved(u)).astype(jnp.float32), u, counts)
         return zero_padding(rows.real, per_row).sum().astype(jnp.int32)
 
     def in_shape(self, rows: Lambda) -> dict[str, Lambda]:

@@ -16,7 +16,6 @@ from bbvi.draws.layout import Arrays, Buffers, Layout, zero_padding
 from bbvi.draws.rows import Rows, as_rows, over_rows
 from bbvi.families import Params
 from bbvi.gradients.group_blocks import GroupBlocks, group_terms, sum_of_all
-from bbvi.model.problem import Terms
 from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
 
@@ -74,11 +73,7 @@ def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -
     """
     problem, scope = layout.problem, layout.analysis.blankets.prior
     beta, logs = layout.global_values(u, samples)
-
-    def prior_at(beta: Arrays, logs: Arrays) -> Terms:
-        return scope.at_samples(beta, data, len(samples), logs)
-
-    prior = materialise(layout.on, prior_at, beta, logs)
+    prior = materialise(layout.on, lambda beta, logs: scope.at_samples(beta, data, len(samples), logs), beta, logs)
     sums = materialise(layout.on, scope.sums, prior)
     found: tuple[Arrays, Any, Arrays, Arrays] = ({}, 0.0, {}, {})
     if layout.batch is not None:
@@ -89,8 +84,8 @@ def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -
         if name in of_globals:
             # N/B is applied here, once: to the groups' part of a global's log p_i
             own = own + layout.scale * of_globals[name]
-        flat = jnp.broadcast_to(own, (*problem.shape(name), len(samples))).reshape(-1, len(samples))
-        rows[name] = as_rows(flat, len(layout.rows[name].elements))
+        of_factors = jnp.broadcast_to(own, (*problem.shape(name), len(samples)))
+        rows[name] = as_rows(of_factors, len(layout.rows[name].elements))
     return sum_of_all(sums), of_groups, rows, places
 
 

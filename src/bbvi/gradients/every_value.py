@@ -102,9 +102,9 @@ class EveryValue:
             (groups, more), found = group_blocks.sweep(lambda *a: self._block(point, tables, *a), width, out)
             totals = {name: leaf + layout.scale * more[name] for name, leaf in totals.items()}
             for name, leaf in found.items():
-                rows = _as_rows(leaf, log_q[name])
+                rows = as_rows(leaf, len(log_q[name]))
                 totals[name] = rows if plan.joint else rows * jnp.exp(log_q[name])
-        return prior, groups, {name: _as_rows(leaf, log_q[name]) for name, leaf in totals.items()}
+        return prior, groups, {name: as_rows(leaf, len(log_q[name])) for name, leaf in totals.items()}
 
     def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
         now = _first(at) if self._prior.exact else at
@@ -203,7 +203,3 @@ def _support(name: str, latent: Latent) -> np.ndarray:
 def _none(problem: Problem, name: str) -> Array:
     """Make zeros with as many axes as log p_i of a latent has."""
     return jnp.zeros((1,) * (len(problem.shape(name)) + 1))
-
-
-def _as_rows(totals: Float[Array, "*places values"], like: Float[Array, "rows values"]) -> Float[Array, "rows values"]:
-    return as_rows(totals.reshape(-1, totals.shape[-1]), len(like))

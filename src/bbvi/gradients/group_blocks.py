@@ -131,7 +131,7 @@ def group_terms(
     (of_globals, looked_up, elbo), out = group_blocks.sweep(block, width, out)
     scope = group_blocks.analysis.blankets.of_group
     of_globals = {name: own + scope.spread(name, looked_up[name]) for name, own in of_globals.items()}
-    rows = {name: as_rows(leaf.reshape(-1, width), len(layout.rows[name].elements)) for name, leaf in out.items()}
+    rows = {name: as_rows(leaf, len(layout.rows[name].elements)) for name, leaf in out.items()}
     return of_globals, elbo, out, rows
 
 

@@ -98,7 +98,8 @@ class Score(AbstractGradient):
                 return shift, _sums(variate, cut, state[1], *_by_fold(variate, cut, shift, weight, score))
 
             samples, counts = cut.samples(chunk)
-            states = {name: (shift, totals and totals[name].sums) for name, shift in carry.shifts.items()}
+            known = {} if totals is None else {name: of_latent.sums for name, of_latent in totals.items()}
+            states = {name: (shift, known.get(name)) for name, shift in carry.shifts.items()}
             found, buffers, elbo, floored = visit(samples, counts, states, carry.buffers, consume)
             shifts, sums = ({name: state[part] for name, state in found.items()} for part in (0, 1))
             elbo_shift = jnp.where(chunk == 0, elbo[0], carry.elbo_shift)

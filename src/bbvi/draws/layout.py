@@ -123,11 +123,9 @@ class Layout(NamedTuple):
 
     def in_shape(self, rows: Lambda) -> dict[str, Lambda]:
         """Turn rows into the shapes of lambda, of the globals and of the batch's groups."""
-        found: dict[str, Lambda] = {"globals": {}, "rows": {}}
-        for name, flat in rows.items():
-            part = "globals" if name in self.problem.globals else "rows"
-            found[part][name] = {p: self._shaped(name, leaf) for p, leaf in flat.items()}
-        return found
+        found = {name: {p: self._shaped(name, leaf) for p, leaf in flat.items()} for name, flat in rows.items()}
+        of_globals = {name: of_latent for name, of_latent in found.items() if name in self.problem.globals}
+        return {"globals": of_globals, "rows": {name: found[name] for name in found if name not in of_globals}}
 
     def _shaped(self, name: str, flat: Array) -> Array:
         shape = self.problem.shape(name)

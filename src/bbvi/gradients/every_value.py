@@ -72,7 +72,7 @@ class EveryValue:
     @property
     def num_evaluations(self) -> int:
         """The most evaluations of any term of log p for one draw."""
-        return max(plan.num_evaluations for plan in self._plans)
+        return max(plan.num_jointly if plan.joint else plan.num_one_by_one for plan in self._plans)
 
     def __call__(
         self, layout: Layout, u: Draws, log_q: Totals, samples: Array, counts: Array | None
@@ -87,17 +87,18 @@ class EveryValue:
         of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
         tables = {name: shaped(problem, name, log_q[name]) for name in problem.globals if name in log_q}
         point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
-        prior, totals = self._prior_part(point, tables)
+        now = _first(point) if self._prior.exact else point
+        part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
+        prior, totals = self._summed(part, self._prior, point, of_globals, tables)
         groups = jnp.zeros(len(samples))
         if layout.batch is not None:
             own, plan = {name: log_q[name] for name in problem.locals if name in log_q}, self._plans[-1]
             # together with all others, a latent's draws play no part, but its probabilities do
             group_blocks = GroupBlocks(layout, u | own if plan.joint else u)
-            out = {}
-            for name in own:
-                event = 0 if plan.joint else len(problem.locals[name].event)
-                lead = group_blocks.draws[name].shape[: -1 - event]
-                out[name] = jnp.zeros((*lead, len(self.supports[name])))
+            # probabilities have their values last; draws the axes of a value, and samples
+            axes = {name: 1 if plan.joint else 1 + len(problem.locals[name].event) for name in own}
+            places = {name: group_blocks.draws[name].shape[:-num] for name, num in axes.items()}
+            out = {name: jnp.zeros((*shape, len(self.supports[name]))) for name, shape in places.items()}
             width = 1 if plan.exact else len(samples)
             (groups, more), found = group_blocks.sweep(lambda *a: self._block(point, tables, *a), width, out)
             totals = {name: leaf + layout.scale * more[name] for name, leaf in totals.items()}
@@ -105,11 +106,6 @@ class EveryValue:
                 rows = as_rows(leaf, len(log_q[name]))
                 totals[name] = rows if plan.joint else rows * jnp.exp(log_q[name])
         return prior, groups, {name: as_rows(leaf, len(log_q[name])) for name, leaf in totals.items()}
-
-    def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
-        now = _first(at) if self._prior.exact else at
-        part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
-        return self._summed(part, self._prior, at, at.u, tables)
 
     def _block(self, at: Point, tables: Totals, scope: Scope, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
         """Evaluate some groups: their part of log p and the sums of globals, and the sums of their locals."""

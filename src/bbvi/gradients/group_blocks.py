@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from bbvi.blankets.scope import Scope, Sums
 from bbvi.draws.layout import Arrays, Layout, model_values
-from bbvi.draws.rows import as_rows
+from bbvi.draws.rows import as_rows, in_shape
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import fold
@@ -35,10 +35,9 @@ class GroupBlocks:
 
     def _by_place(self, name: str, u: Array) -> Array:
         shape = self.problem.shape(name)
-        inner = shape[1:] if self.layout.packings.get(name) is not None else shape
-        size = int(np.prod(inner))
-        num = len(u) // size
-        return u[: num * size].reshape(num, *inner, *u.shape[1:])
+        inner = shape[1:] if name in self.layout.packings else shape
+        num = len(u) // int(np.prod(inner))
+        return in_shape(u, (num, *inner))
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""

@@ -89,17 +89,16 @@ class Score(AbstractGradient):
         variate = self._variate(draws)
         cut = cut_samples(draws, analysis.floats_per_draw, variate.num_folds)
         layout = lay_out(analysis, draws, params, batch, key, cut)
-
         visit = functools.partial(evaluate, layout, data, rao_blackwell=self.rao_blackwell)
 
         def add(chunk: int | Array, carry: _Carry, totals: Any = None) -> tuple[dict[str, Sums], _Carry]:
             def consume(state: tuple[Array, Any], weight: Array, score: Params) -> tuple[Array, Sums]:
                 shift = jnp.where(chunk == 0, weight[..., :1], state[0])
-                return shift, _sums(variate, cut, state[1], *_by_fold(variate, cut, shift, weight, score))
+                centred = weight - shift if variate.shift_invariant else weight
+                return shift, _sums(variate, cut, state[1], centred, score)
 
             samples, counts = cut.samples(chunk)
-            known = {} if totals is None else {name: of_latent.sums for name, of_latent in totals.items()}
-            states = {name: (shift, known.get(name)) for name, shift in carry.shifts.items()}
+            states = {name: (shift, totals[name].sums if totals else None) for name, shift in carry.shifts.items()}
             found, buffers, elbo, floored = visit(samples, counts, states, carry.buffers, consume)
             shifts, sums = ({name: state[part] for name, state in found.items()} for part in (0, 1))
             elbo_shift = jnp.where(chunk == 0, elbo[0], carry.elbo_shift)
@@ -122,20 +121,11 @@ class Score(AbstractGradient):
         return Estimate(gradients["globals"], gradients["rows"], fisher, elbo, error, last.floored, last.buffers)
 
 
-def _by_fold(
-    variate: AbstractControlVariate, cut: Cut, shift: Array, weight: Array, score: Params
-) -> tuple[Array, Params]:
-    """Put folds on an axis of their own if there are several: with an axis of size 1, sums on CPU take three times as long."""
-    folds = (cut.folds_in_chunk,) if cut.folds_in_chunk > 1 else ()
-
-    def flat(leaf: Array) -> Array:
-        return leaf.reshape(*leaf.shape[:-1], *folds, cut.chunk // cut.folds_in_chunk)
-
-    return flat(weight - shift if variate.shift_invariant else weight), jax.tree.map(flat, score)
-
-
 def _sums(variate: AbstractControlVariate, cut: Cut, totals: Any, weight: Array, score: Params) -> Sums:
     """Sum over one chunk, with the folds that it holds last; `totals` are the sums over all chunks, once they are known."""
+    # an axis of folds if there are several: with an axis of size 1, sums on CPU take three times as long
+    last = (cut.folds_in_chunk, cut.chunk // cut.folds_in_chunk) if cut.folds_in_chunk > 1 else (cut.chunk,)
+    weight, score = jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:-1], *last), (weight, score))
     sums, squares = sum_over_samples(lambda w, h: (variate.summands(w, h), jax.tree.map(jnp.square, h)), weight, score)
     revisited = None
     if cut.num_chunks == 1:

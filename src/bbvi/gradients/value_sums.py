@@ -44,11 +44,6 @@ class Plan(NamedTuple):
         """Whether no draw enters, so that one sample is as good as all."""
         return self.joint and self.alone
 
-    @property
-    def num_evaluations(self) -> int:
-        """The number of evaluations for one draw."""
-        return self.num_jointly if self.joint else self.num_one_by_one
-
     def steps(self, move: Move) -> Int[np.ndarray, "steps 2"]:
         """List each colour with each number of another value: the n-th of those that were not drawn."""
         others = max(self.sizes[name] for name in move.names) - 1

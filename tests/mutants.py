@@ -38,8 +38,8 @@ MUTANTS = {
     ),
     "N/B applied twice": Mutant(
         "gradients/evaluate.py",
-        "of_globals = of_globals + layout.scale * (",
-        "of_globals = of_globals + layout.scale * layout.scale * (",
+        "own = own + layout.scale * of_globals[name]",
+        "own = own + layout.scale * layout.scale * of_globals[name]",
         "all_batches or batches_by_repeats",
     ),
     "N/B applied to the rows": Mutant(

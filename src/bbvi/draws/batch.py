@@ -42,8 +42,7 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
     """Draw the groups of a step so that every subset of this size is equally likely (Floyd's algorithm)."""
     if batch_size == num_groups:
         return jnp.arange(num_groups)
-    words = fold(key, "batch", step)
-    step_key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    step_key = jax.random.wrap_key_data(fold(key, "batch", step), impl="threefry2x32")
     tops = jnp.arange(num_groups - batch_size, num_groups)
     keys = jax.vmap(lambda i: jax.random.fold_in(step_key, i))(jnp.arange(batch_size))
     picks = jax.vmap(lambda k, top: jax.random.randint(k, (), 0, top + 1))(keys, tops)

@@ -7,12 +7,13 @@ value again for each result that needs it.
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Float
 
@@ -29,9 +30,8 @@ from bbvi.numerics.xla import is_mark, materialise
 class Staged:
     """Take `function(params, *draw)` of one factor and one draw apart into stages.
 
-    `before(params)` is a vector of what the draw does not enter; `stages` are functions
-    `(params, before, earlier, *draw) -> value` of which each gets the values of the earlier ones, and the last one's
-    is the result.
+    `before(params)` is a vector of what the draw does not enter. Each stage is a function
+    `(params, before, earlier, *draw) -> value` that gets the values of the earlier ones, and the last one's is the result.
     """
 
     def __init__(self, function: Callable[..., Any], params: Any, *draw: Any):
@@ -58,8 +58,8 @@ class Staged:
         ]
         self._marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in entered]
         last = reached(jaxpr, jaxpr.invars[-1:])
-        #: for each stage whether the last argument, the number of the sample, enters it
-        self.varies = [*(eqn.outvars[0] in last for eqn in self._marks), True]
+        #: for each stage the axis of samples: none if the last argument, the number of the sample, does not enter it
+        self.axes = [*(-1 if eqn.outvars[0] in last else None for eqn in self._marks), -1]
 
     def before(self, params: Any) -> Float[Array, " kept"]:
         """Compute what does not depend on the draw, in one vector."""
@@ -67,11 +67,20 @@ class Staged:
         values = run(self._closed, [*jax.tree.leaves(params), *others], self._kept)
         return jnp.concatenate([jnp.ravel(v) for v in values]) if values else jnp.zeros(0)
 
-    @property
-    def stages(self) -> list[Callable[..., Any]]:
+    def many(
+        self, on: Array, params: Any, before: Any, *draw: Any, samples: Sequence[Any], rows: Sequence[Any]
+    ) -> list:
+        """Give the values of all stages for many factors and samples; `samples` and `rows` are the axes of `draw`."""
         ends = [(eqn.invars, jax.tree.structure(0)) for eqn in self._marks]
         ends.append((self._closed.jaxpr.outvars, self._tree))
-        return [functools.partial(self._stage, number, *end) for number, end in enumerate(ends)]
+        found: list[Any] = []
+        for number, (end, axis) in enumerate(zip(ends, self.axes, strict=True)):
+            stage = functools.partial(self._stage, number, *end)
+            if axis is not None:
+                stage = jax.vmap(stage, in_axes=(None, None, self.axes[:number], *samples), out_axes=axis)
+            stage = jax.vmap(stage, in_axes=(0, 0, 0, *rows))
+            found.append(materialise(on, stage, params, before, list(found), *draw))
+        return found
 
     def again(self, params: Any, values: Sequence[Array], *draw: Any) -> Any:
         """Compute the result again from the values of all stages but the last, differentiably in the parameters."""
@@ -94,12 +103,9 @@ class Staged:
         self, number: int, outputs: Sequence[Any], tree: Any, params: Any, before: Array, earlier: Any, *draw: Any
     ) -> Any:
         """Compute these outputs from what is kept and the values of the earlier stages, whose number this is."""
-        given: dict[Any, Array] = {}
-        offset = 0
-        for variable in self._kept:
-            size = int(np.prod(variable.aval.shape))
-            given[variable] = before[offset : offset + size].reshape(variable.aval.shape)
-            offset += size
+        ends = itertools.accumulate(math.prod(variable.aval.shape) for variable in self._kept)
+        pieces = zip(self._kept, jnp.split(before, list(ends)[:-1]), strict=False)
+        given = {variable: piece.reshape(variable.aval.shape) for variable, piece in pieces}
         given |= _at_marks(zip(self._marks[:number], earlier, strict=True))
         inputs = [*jax.tree.leaves(params), *jax.tree.leaves(draw)]
         return jax.tree.unflatten(tree, run(self._closed, inputs, outputs, given=given))
@@ -146,17 +152,9 @@ class Drawer:
         self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
     ) -> Any:
         """Draw many factors, `(rows, *event, samples)`, for the samples with these numbers."""
-        found: list[Any] = []
-        axes: list[int | None] = []
-        for stage, by_sample in zip(self._drawing.stages, self._drawing.varies, strict=True):
-            many = stage
-            if by_sample:
-                many = jax.vmap(stage, in_axes=(None, None, list(axes), None, None, None, 0), out_axes=-1)
-            many = jax.vmap(many, in_axes=(0, 0, 0, 0, 0, 0, None))
-            axes.append(-1 if by_sample else None)
-            words = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32))
-            arguments = (prepared.params, prepared.drawing, list(found), *words, samples)
-            found.append(materialise(on, many, *arguments))
+        draw = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32), samples)
+        axes = {"samples": (None, None, None, 0), "rows": (0, 0, 0, None)}
+        found = self._drawing.many(on, prepared.params, prepared.drawing, *draw, **axes)
         return (found[-1], found[:-1]) if self.paths and not self._slopes else found[-1]
 
     def along_path(
@@ -166,23 +164,18 @@ class Drawer:
         if self._slopes:
             return jax.tree.map(lambda of_draw: (slope * of_draw).sum(-1), path)
         words = key, group.astype(jnp.uint32), element.astype(jnp.uint32)
-        axes = [-1 if by_sample else None for by_sample in self._drawing.varies[:-1]]
 
         def draw(p: Params) -> Array:
-            return jax.vmap(
-                lambda stored, sample: self._drawing.again(p, stored, *words, sample), in_axes=(axes, 0), out_axes=-1
-            )(path, samples)
+            again = lambda stored, sample: self._drawing.again(p, stored, *words, sample)  # noqa: E731
+            return jax.vmap(again, in_axes=(self._drawing.axes[:-1], 0), out_axes=-1)(path, samples)
 
         return jax.vjp(draw, params)[1](slope)[0]
 
     def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
         """Evaluate log q_i and its score for many factors and samples."""
         assert self._density is not None
-        found: list[Any] = []
-        for stage in self._density.stages:
-            many = jax.vmap(jax.vmap(stage, in_axes=(None, None, -1, -1), out_axes=-1))
-            found.append(materialise(on, many, prepared.params, prepared.density, list(found), coordinates))
-        return found[-1]
+        of_factors = (prepared.params, prepared.density)
+        return self._density.many(on, *of_factors, coordinates, samples=(-1,), rows=(0,))[-1]
 
 
 def _staged(made: Callable[..., Staged], *of: Any) -> Staged:
@@ -218,8 +211,3 @@ def _is_scalar(family: AbstractFamily) -> bool:
 
 def _shapes(family: AbstractFamily, float_: Any) -> Any:
     return {p: jax.ShapeDtypeStruct(entry.raw_shape(), float_) for p, entry in family.parameters().items()}
-
-
-def drawers(draws: AbstractDraws, latents: Mapping[str, Latent], paths: Collection[str] = ()) -> dict[str, Drawer]:
-    """Make a drawer for each latent; those named in `paths` keep the paths of their draws."""
-    return {name: Drawer(draws, name, latent, paths=name in paths) for name, latent in latents.items()}

@@ -102,17 +102,22 @@ class Cut(NamedTuple):
     def folds_in_chunk(self) -> int:
         return self.folds if self.num_chunks == 1 else 1
 
-    def samples(self, chunk: Array) -> tuple[Array, Array | None]:
+    def samples(self, chunk: int | Array) -> tuple[Array, Array | None]:
         """Number a chunk's samples and tell which of them count; None if all do."""
         within = jnp.arange(self.chunk, dtype=jnp.uint32)
         if self.num_chunks == 1:
             return within, None if self.chunk == self.num else within < self.num
         per_fold = self.num_chunks // self.folds
-        fold, part = chunk // per_fold, chunk % per_fold
+        fold, part = jnp.divmod(jnp.asarray(chunk, jnp.uint32), per_fold)
         inside = part * self.chunk + within
         samples = fold * self.fold_size + inside
         full = self.fold_size * self.folds == self.num and self.chunk * per_fold == self.fold_size
         return samples, None if full else (inside < self.fold_size) & (samples < self.num)
+
+
+def only_counted(counts: Array | None, values: Array) -> Array:
+    """Put zeros at samples that do not count; None if all do."""
+    return values if counts is None else jnp.where(counts, values, 0)
 
 
 def cut_samples(draws: AbstractDraws, floats_per_draw: int, folds: int = 1) -> Cut:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer
-from bbvi.draws.draws import latent_values
+from bbvi.draws.draws import AbstractDraws, Cut, latent_values, only_counted
 from bbvi.draws.rows import (
     Packing,
     Rows,
@@ -73,15 +73,11 @@ class Layout(NamedTuple):
         """How often a latent's factors count in the ELBO of all groups: N/B times for locals, once for globals."""
         return self.scale if name in self.problem.locals else 1.0
 
-    def packing(self, name: str) -> Packing | None:
-        """How a latent's groups are packed, if they are."""
-        return self.packings.get(name)
-
     def buffers(self, num_samples: int) -> Buffers:
         """Make the memory that chunks of this many samples hand on."""
         draws, log_p = {}, {}
         for name, rows in self.rows.items():
-            num, packing = len(rows.elements), self.packing(name)
+            num, packing = len(rows.elements), self.packings.get(name)
             if self.tiles[name] < num:
                 shape = self.latents[name].coordinates_shape
                 draws[name] = jnp.zeros((num, *shape.shape, num_samples), shape.dtype)
@@ -113,39 +109,47 @@ class Layout(NamedTuple):
 
         return over_rows(tile, self.rows[name], self.tiles[name], u)[0]
 
+    def less_log_q(self, log_p: Array, log_q: Arrays) -> Float[Array, " samples"]:
+        """Take log q off log p: the ELBO's samples."""
+        for name, of_latent in log_q.items():
+            log_p = log_p - self.share(name) * of_latent
+        return log_p
+
     def num_floored(self, name: str, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
         """Count the draws that had to be moved to stay inside the support."""
         moved = jax.vmap(jax.vmap(self.latents[name].latent.family.floored, in_axes=-1, out_axes=-1))
-
-        def summand(u: Array, counts: Array | None) -> Array:
-            found = moved(u) if counts is None else moved(u) & counts
-            return found.astype(jnp.float32)
-
-        per_row = sum_over_samples(summand, u, counts)
+        per_row = sum_over_samples(lambda u, c: only_counted(c, moved(u)).astype(jnp.float32), u, counts)
         return zero_padding(rows.real, per_row).sum().astype(jnp.int32)
 
     def in_shape(self, rows: Lambda) -> dict[str, Lambda]:
         """Turn rows into the shapes of lambda, of the globals and of the batch's groups."""
-        found: dict[str, Lambda] = {"globals": {}, "rows": {}}
-        for name, flat in rows.items():
-            part = "globals" if name in self.problem.globals else "rows"
-            found[part][name] = {p: self._shaped(name, leaf) for p, leaf in flat.items()}
-        return found
+        found = {name: {p: self._shaped(name, leaf) for p, leaf in flat.items()} for name, flat in rows.items()}
+        of_globals = {name: of_latent for name, of_latent in found.items() if name in self.problem.globals}
+        return {"globals": of_globals, "rows": {name: found[name] for name in found if name not in of_globals}}
 
     def _shaped(self, name: str, flat: Array) -> Array:
-        shape, packing = self.problem.shape(name), self.packing(name)
+        shape = self.problem.shape(name)
         if self.batch is None or name in self.problem.globals:
             return in_shape(flat, shape)
-        if packing is None:
+        if name not in self.packings:
             return in_shape(flat, (len(self.batch.groups), *shape))
-        return unpack(flat, shape, packing, self.batch.real(self.problem.locals[name], self.problem.lengths))
+        real = self.batch.real(self.problem.locals[name], self.problem.lengths)
+        return unpack(flat, shape, self.packings[name], real)
 
 
 def lay_out(
-    analysis: Analysis, latents: dict[str, Drawer], params: Lambda, batch: Batch | None, key: Key, num_samples: int
+    analysis: Analysis,
+    draws: AbstractDraws,
+    params: Lambda,
+    batch: Batch | None,
+    key: Key,
+    cut: Cut,
+    paths: bool = False,
 ) -> Layout:
-    """Lay out the factors of q of a step, for chunks of this many samples."""
-    problem, on = analysis.problem, run_time_true(key)
+    """Lay out the factors of q of a step, for the chunks of a cut; with `paths`, those of the draws are kept."""
+    problem, on, num_samples = analysis.problem, run_time_true(key), cut.chunk
+    kept = analysis.fitted(batch is not None) if paths else ()
+    latents = {name: Drawer(draws, name, latent, paths=name in kept) for name, latent in problem.latents.items()}
     keys = dict(zip(problem.globals, stored(on, fold_names(key, list(problem.globals))), strict=True))
     rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
     packings: dict[str, Packing] = {}

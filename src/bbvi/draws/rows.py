@@ -169,6 +169,7 @@ def over_rows(
     return accumulate(one, num // tile if rows.used is None else -(-rows.used // tile), into)
 
 
-def at_least(flat: Array, num: int) -> Array:
-    """Pad with zeros to at least this many rows."""
-    return flat if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))
+def as_rows(leaf: Array, num: int) -> Array:
+    """Turn an array with samples or values last into this many rows: what is missing is zero."""
+    flat = leaf.reshape(-1, leaf.shape[-1])
+    return flat[:num] if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))

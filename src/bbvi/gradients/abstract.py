@@ -29,11 +29,10 @@ class Estimate(NamedTuple):
 
 
 class AbstractGradient(eqx.Module):
-    """An estimator of the gradient of the ELBO; subclasses define `check` and `estimate`."""
+    """An estimator of the gradient of the ELBO; subclasses define `estimate`."""
 
-    @abstractmethod
     def check(self, draws: AbstractDraws) -> None:
-        """Refuse draws that this estimator cannot work with."""
+        """Refuse draws that this estimator cannot work with; by default none."""
 
     def by_latent(self, analysis: Analysis) -> dict[str, "AbstractGradient"]:
         """Map each latent to its estimator."""

@@ -6,6 +6,7 @@ their mean; then <g1, g2> measures |g|**2, and S |g1 - g2|**2 / 2 measures v, wi
 choose the number of draws of later steps, never of their own.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -80,22 +81,19 @@ class AdaptiveDraws(AbstractDraws):
         measuring = (step + 1) % _EVERY == 0
         num_parts = jnp.where(measuring, 2, 1)
 
-        def branch(level: int, draws: MonteCarlo):
-            def both(all_buffers: tuple[Any, ...]) -> tuple[Estimate, Estimate, tuple[Any, ...]]:
-                def part(number: Array, carry: tuple[Estimate, Estimate, Any]) -> tuple[Estimate, Estimate, Any]:
-                    one, _, own = carry
-                    new = by(draws, jnp.where(number == 0, key, fold(key, "again")), own)
-                    own, new = new.buffers, new._replace(buffers=None)
-                    return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), new, one), new, own
+        def both(level: int, draws: MonteCarlo, all_buffers: tuple[Any, ...]) -> tuple[Estimate, Estimate, Any]:
+            def part(number: Array, carry: tuple[Estimate, Estimate, Any]) -> tuple[Estimate, Estimate, Any]:
+                one, _, own = carry
+                new = by(draws, jnp.where(number == 0, key, fold(key, "again")), own)
+                own, new = new.buffers, new._replace(buffers=None)
+                return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), new, one), new, own
 
-                shapes = jax.eval_shape(lambda: by(draws, key, all_buffers[level])._replace(buffers=None))
-                zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-                one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, all_buffers[level]))
-                return one, other, (*all_buffers[:level], own, *all_buffers[level + 1 :])
+            shapes = jax.eval_shape(lambda: by(draws, key, all_buffers[level])._replace(buffers=None))
+            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, all_buffers[level]))
+            return one, other, (*all_buffers[:level], own, *all_buffers[level + 1 :])
 
-            return both
-
-        branches = [branch(level, draws) for level, draws in enumerate(self.levels)]
+        branches = [functools.partial(both, level, draws) for level, draws in enumerate(self.levels)]
         one, other, buffers = jax.lax.switch(state.level, branches, buffers)
         nums = jnp.array([draws.num for draws in self.levels])
         num = nums[state.level]
@@ -119,12 +117,11 @@ def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, nois
 def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
     """Measure |g|**2 and v by two independent estimates from `num` draws each."""
     signal, noise = jnp.zeros(()), jnp.zeros(())
-    for where, of_latents in one.fisher.items():
-        fisher = jax.tree.leaves(jax.tree.map(lambda a, b: (a + b) / 2, of_latents, other.fisher[where]))
-        pairs = (jax.tree.leaves(getattr(estimate, where)) for estimate in (one, other))
-        for g1, g2, f in zip(*pairs, fisher, strict=True):
-            inverse = jnp.where(f > 0, 1 / jnp.where(f > 0, f, 1), 0)
-            signal, noise = signal + jnp.sum(g1 * g2 * inverse), noise + jnp.sum((g1 - g2) ** 2 * inverse)
+    fisher = jax.tree.leaves(jax.tree.map(lambda a, b: (a + b) / 2, one.fisher, other.fisher))
+    pairs = (jax.tree.leaves((estimate.globals, estimate.rows)) for estimate in (one, other))
+    for g1, g2, f in zip(*pairs, fisher, strict=True):
+        inverse = jnp.where(f > 0, 1 / jnp.where(f > 0, f, 1), 0)
+        signal, noise = signal + jnp.sum(g1 * g2 * inverse), noise + jnp.sum((g1 - g2) ** 2 * inverse)
     return signal, num * noise / 2
 
 

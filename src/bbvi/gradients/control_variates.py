@@ -83,9 +83,9 @@ class PlugIn(AbstractControlVariate):
 
     def gradient(self, sums, squares, revisited, num):
         f, h, fh = _total(sums["f"]), _total(sums["h"]), sums["fh"].sum(-1)
-        hh = _over_parameters(_total(squares), None, fh.ndim)
-        covariance = fh - _over_parameters(f, h, fh.ndim) / num
-        variance = hh - _over_parameters(h, h, fh.ndim) / num
+        hh = _over_parameters(_total(squares), fh.ndim)
+        covariance = fh - _over_parameters(jax.tree.map(jnp.multiply, f, h), fh.ndim) / num
+        variance = hh - _over_parameters(jax.tree.map(jnp.multiply, h, h), fh.ndim) / num
         a = _ratio(covariance, variance)  # Eq. 9
         return {name: (f[name] - _expand(a, f[name]) * h[name]) / num for name in f}  # Eq. 10
 
@@ -121,11 +121,10 @@ class CrossFit(AbstractControlVariate):
         return _f_h_fh(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
-        f, h, fh = sums["f"], sums["h"], sums["fh"]
         # (*factors, *parameter, folds) to (folds, *factors, *parameter)
-        f, h, squares = (jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), part) for part in (f, h, squares))
-        fh = jnp.moveaxis(fh, -1, 0)
-        a = _ratio(_others(fh), _others(_over_parameters(squares, None, fh.ndim)))
+        sums, squares = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), (sums, squares))
+        f, h, fh = sums["f"], sums["h"], sums["fh"]
+        a = _ratio(_others(fh), _others(_over_parameters(squares, fh.ndim)))
         return {name: (f[name] - _expand(a, f[name]) * h[name]).sum(0) / num for name in f}
 
 
@@ -136,13 +135,9 @@ class FromPilot(AbstractControlVariate):
     not be precise, since the scores of a net have a mean next to zero.
     """
 
-    share: int = 8
+    num_folds: ClassVar[int] = 9
     min_draws: ClassVar[int] = 2
     shift_invariant: ClassVar[bool] = True
-
-    @property
-    def num_folds(self):
-        return 1 + self.share
 
     def summands(self, weight, score):
         return _f_h_fh(weight, score)
@@ -150,7 +145,7 @@ class FromPilot(AbstractControlVariate):
     def gradient(self, sums, squares, revisited, num):
         fh = sums["fh"][..., 0]
         first = {name: square[..., 0] for name, square in squares.items()}
-        a = _ratio(fh, _over_parameters(first, None, fh.ndim))
+        a = _ratio(fh, _over_parameters(first, fh.ndim))
         f, h = ({name: leaf[..., 1:].sum(-1) for name, leaf in sums[part].items()} for part in ("f", "h"))
         folds = sums["fh"].shape[-1]
         return {name: (f[name] - _expand(a, f[name]) * h[name]) / (num * (folds - 1) / folds) for name in f}
@@ -214,17 +209,14 @@ def _f_h_fh(weight: Weight, score: Scores) -> dict[str, Any]:
 
 def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
     # <f, h> = weight * <h, h>, since f = weight * h in every parameter
-    squares = [
-        (h**2).sum(tuple(range(1, 1 + h.ndim - weight.ndim))) if h.ndim > weight.ndim else h**2 for h in score.values()
-    ]
+    squares = [(h**2).sum(tuple(range(1, 1 + h.ndim - weight.ndim))) for h in score.values()]
     hh = sum(squares[1:], squares[0])
     return weight * hh, hh
 
 
-def _over_parameters(one: dict[str, Array], other: dict[str, Array] | None, ndim: int) -> Array:
-    """Sum `one`, times `other` if given, over a factor's parameters."""
-    products = {name: leaf if other is None else leaf * other[name] for name, leaf in one.items()}
-    parts = [leaf.sum(tuple(range(ndim, leaf.ndim))) for leaf in products.values()]
+def _over_parameters(of_parameters: Scores, ndim: int) -> Array:
+    """Sum over a factor's parameters."""
+    parts = [leaf.sum(tuple(range(ndim, leaf.ndim))) for leaf in of_parameters.values()]
     return sum(parts[1:], parts[0])
 
 

@@ -5,40 +5,21 @@ of log p are evaluated in blocks of groups that stay small in memory, bucket by 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bbvi.draws.draws import Cut
+from bbvi.draws.draws import Cut, only_counted
 from bbvi.draws.layout import Arrays, Buffers, Layout, zero_padding
-from bbvi.draws.rows import Rows, at_least, over_rows
+from bbvi.draws.rows import Rows, as_rows, over_rows
 from bbvi.families import Params
-from bbvi.gradients.group_blocks import GroupBlocks, GroupTerms, Shares, sum_of_all
-from bbvi.model.problem import Terms
+from bbvi.gradients.group_blocks import GroupBlocks, group_terms, sum_of_all
 from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
 
 Consume = Callable[[Any, Array, Params], Any]
-
-
-class Chunk(NamedTuple):
-    """What a chunk leaves: a state for each latent, buffers for the next chunk, the ELBO's samples, draws floored."""
-
-    states: dict[str, Any]
-    buffers: Buffers
-    elbo: Float[Array, " samples"]
-    floored: Int[Array, ""]
-
-
-class LogP(NamedTuple):
-    """log p_i by rows, samples of the part of log p that no group owns and of the batch's groups; locals' log p_i by places."""
-
-    rows: dict[str, Float[Array, "rows samples"]]
-    prior: Float[Array, " samples"]
-    groups: Float[Array, " samples"] | float
-    places: Arrays
 
 
 def evaluate(
@@ -46,19 +27,19 @@ def evaluate(
     data: Any,
     samples: Array,
     counts: Array | None,
-    *,
-    rao_blackwell: bool,
     states: dict[str, Any],
     buffers: Buffers,
     consume: Consume,
-) -> Chunk:
+    *,
+    rao_blackwell: bool,
+) -> tuple[dict[str, Any], Buffers, Float[Array, " samples"], Int[Array, ""]]:
     """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples, row by row.
 
-    `counts` tells which samples count, where the last chunk is not full.
+    `counts` tells which samples count, where the last chunk is not full. Return what was consumed, by latent, buffers for
+    the next chunk, the ELBO's samples, and the number of draws floored.
     """
     u = {name: layout.drawn(name, samples, buffers.draws.get(name)) for name in layout.rows}
-    log_p = _log_p(layout, data, samples, u, buffers.log_p)
-    elbo, of_groups, rows = log_p.prior, log_p.groups, log_p.rows
+    elbo, of_groups, log_p, places = _log_p(layout, data, samples, u, buffers.log_p)
     if not rao_blackwell:
         # Eq. 3 needs the ELBO before any weight
         log_qs = {name: layout.total_log_q(name, u[name]) for name in layout.rows}
@@ -66,69 +47,70 @@ def evaluate(
         of_groups = of_groups - sum((log_qs[name] for name in layout.problem.locals if name in log_qs), 0.0)
         for name in layout.fitted:
             whole = elbo + (layout.scale if name in layout.problem.globals else 1.0) * of_groups
-            rows[name] = jnp.broadcast_to(whole, (len(layout.rows[name].elements), len(samples)))
-    new_states, floored = {}, jnp.int32(0)
-    for name in layout.rows:
-        if name in layout.fitted:
-            tile = _weigh(layout, name, counts, rao_blackwell, consume)
-            (log_q, moved), new_states[name] = over_rows(
-                tile, layout.rows[name], layout.tiles[name], u[name], rows[name], states[name]
-            )
-            floored = floored + moved
-        else:
-            log_q = layout.total_log_q(name, u[name])
-        if rao_blackwell:
-            elbo = elbo - layout.share(name) * log_q
-    elbo = elbo + layout.scale * of_groups
-    used = Buffers({name: u[name] for name in buffers.draws}, {name: log_p.places[name] for name in buffers.log_p})
-    return Chunk(new_states, used, elbo if counts is None else jnp.where(counts, elbo, 0), floored)
-
-
-def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> LogP:
-    """Evaluate the terms at these draws, and sum those in the blanket of each factor of q (Eq. 6)."""
-    problem, scope = layout.problem, layout.analysis.blankets.prior
-    beta, logs = layout.global_values(u, samples)
-
-    def prior_at(beta: Arrays, logs: Arrays) -> Terms:
-        return scope.at_samples(beta, data, len(samples), logs)
-
-    prior = materialise(layout.on, prior_at, beta, logs)
-    sums = materialise(layout.on, scope.sums, prior)
-    rows: dict[str, Any] = {}
-    places: Arrays = {}
-    shares: Shares | None = None
-    groups = layout.analysis.blankets.group
-    if layout.batch is not None:
-        here = GroupTerms(layout, beta, logs, samples)
-        shares, places, rows = here.sweep(GroupBlocks(layout, u), into)
-    for name in problem.globals:
-        of_globals = scope.log_p_i(name, prior, sums)
-        if shares is not None and groups is not None:
-            # N/B is applied here, once: to the groups' part of a global's log p_i
-            of_globals = of_globals + layout.scale * (shares.log_p[name] + groups.spread(name, shares.looked_up[name]))
-        flat = jnp.broadcast_to(of_globals, (*problem.shape(name), len(samples))).reshape(-1, len(samples))
-        rows[name] = at_least(flat, len(layout.rows[name].elements))
-    return LogP(rows, sum_of_all(sums), 0.0 if shares is None else shares.elbo, places)
-
-
-def _weigh(
-    layout: Layout, name: str, counts: Array | None, rao_blackwell: bool, consume: Consume
-) -> Callable[..., tuple[Any, Any]]:
-    """Make the function of a tile of rows that consumes weights and scores, and returns totals of log q and floored draws."""
+            log_p[name] = jnp.broadcast_to(whole, (len(layout.rows[name].elements), len(samples)))
 
     def weigh(log_p: Array, log_q_i: Array) -> Array:
         weight = log_p - log_q_i if rao_blackwell else log_p
-        return weight if counts is None else jnp.where(counts, weight, 0)
+        return only_counted(counts, weight)
 
-    def tile(rows: Rows, u: Array, log_p: Array, state: Any) -> Any:
+    def tile(name: str, rows: Rows, u: Array, log_p: Array, state: Any) -> tuple[Array, Any]:
         log_q_i, score = layout.latents[name].density(layout.on, rows.prepared, u)
         weight = materialise(layout.on, weigh, log_p, log_q_i)
-        score = score if counts is None else jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), score)
-        # padding is taken out of the sums, which are small
-        sums = jax.tree.map(lambda leaf: zero_padding(rows.real, leaf), consume(state, weight, score))
-        return (zero_padding(rows.real, log_q_i).sum(0), layout.num_floored(name, rows, u, counts)), sums
+        return log_q_i, consume(state, weight, jax.tree.map(lambda h: only_counted(counts, h), score))
 
-    return tile
+    inputs = {name: (log_p[name], states[name]) for name in layout.fitted}
+    new_states, log_qs, floored = over_latents(layout, u, counts, tile, inputs)
+    if rao_blackwell:
+        elbo = layout.less_log_q(elbo, log_qs)
+    used = Buffers({name: u[name] for name in buffers.draws}, {name: places[name] for name in buffers.log_p})
+    return new_states, used, elbo + layout.scale * of_groups, floored
+
+
+def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> tuple[Array, Any, Arrays, Arrays]:
+    """Evaluate the terms at these draws, and sum those in the blanket of each factor of q (Eq. 6).
+
+    Return samples of the part of log p that no group owns and of the batch's groups, log p_i by rows, the locals' by places.
+    """
+    problem, scope = layout.problem, layout.analysis.blankets.prior
+    beta, logs = layout.global_values(u, samples)
+    prior = materialise(layout.on, lambda beta, logs: scope.at_samples(beta, data, len(samples), logs), beta, logs)
+    sums = materialise(layout.on, scope.sums, prior)
+    found: tuple[Arrays, Any, Arrays, Arrays] = ({}, 0.0, {}, {})
+    if layout.batch is not None:
+        found = group_terms(GroupBlocks(layout, u), beta, logs, samples, into)
+    of_globals, of_groups, places, rows = found
+    for name in problem.globals:
+        own = scope.log_p_i(name, prior, sums)
+        if name in of_globals:
+            # N/B is applied here, once: to the groups' part of a global's log p_i
+            own = own + layout.scale * of_globals[name]
+        of_factors = jnp.broadcast_to(own, (*problem.shape(name), len(samples)))
+        rows[name] = as_rows(of_factors, len(layout.rows[name].elements))
+    return sum_of_all(sums), of_groups, rows, places
+
+
+def over_latents(
+    layout: Layout, u: Arrays, counts: Array | None, function: Callable[..., tuple[Array, Any]], inputs: dict[str, Any]
+) -> tuple[dict[str, Any], Arrays, Int[Array, ""]]:
+    """Apply `function(name, rows, u, *inputs) -> (log q_i, sums)` to each fitted latent, tile by tile.
+
+    Return the sums by rows, log q of all latents that are drawn, and the number of draws floored.
+    """
+    found, log_q, floored = {}, {}, jnp.int32(0)
+    for name, rows in layout.rows.items():
+        if name not in layout.fitted:
+            log_q[name] = layout.total_log_q(name, u[name])
+            continue
+
+        def tile(rows: Rows, u: Array, *inputs: Any, name: str = name) -> tuple[Any, Any]:
+            # padding is taken out of the sums, which are small
+            made = function(name, rows, u, *inputs)
+            log_q_i, sums = jax.tree.map(lambda leaf: zero_padding(rows.real, leaf), made)
+            return (log_q_i.sum(0), layout.num_floored(name, rows, u, counts)), sums
+
+        (log_q[name], moved), found[name] = over_rows(tile, rows, layout.tiles[name], u[name], *inputs[name])
+        floored = floored + moved
+    return found, log_q, floored
 
 
 def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
@@ -140,7 +122,7 @@ def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None
     def see(chunk: int | Array, shift: Array) -> tuple[tuple[Any, Array], Array]:
         sums, elbo, counts = visit(jnp.asarray(chunk, jnp.uint32))
         shift = jnp.where(chunk == 0, elbo[0], shift)
-        centred = elbo - shift if counts is None else jnp.where(counts, elbo - shift, 0)
+        centred = only_counted(counts, elbo - shift)
         return (sums, jnp.stack([centred.sum(), (centred**2).sum()])), shift
 
     (sums, of_elbo), shift = accumulate(see, cut.num_chunks, jnp.zeros(()))

@@ -12,6 +12,7 @@ from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
 from bbvi.blankets.scope import Scope
 from bbvi.draws.layout import Layout, model_values, shaped
+from bbvi.draws.rows import as_rows
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
 from bbvi.model.latents import Latent, type_name
@@ -21,18 +22,6 @@ from bbvi.numerics.xla import materialise, run_time_true
 
 # all values together may take so many times the evaluations of one element at a time; so many where no draw enters
 _MOST_TIMES, _MOST_ALONE = 2, 256
-
-
-class Strategy(NamedTuple):
-    """How a part is summed: jointly or one by one, and whether it reads no other latents."""
-
-    joint: bool
-    alone: bool
-
-    @property
-    def exact(self) -> bool:
-        """Whether no draw enters, so that one sample is as good as all."""
-        return self.joint and self.alone
 
 
 class Point(NamedTuple):
@@ -52,42 +41,38 @@ class EveryValue:
     def __init__(self, analysis: Analysis, data: Any, names: Iterable[str], *, joint: bool):
         self._analysis, self._data = analysis, data
         self.supports = {name: _support(name, analysis.problem.latents[name]) for name in names}
-        prior, *groups = analysis.scopes
-        self._prior = self._plan(prior)
-        self._of_prior = self._strategy(self._prior, prior, joint)
-        self._groups: dict[Problem, Plan] = {scope.problem: self._plan(scope) for scope in groups}
+        self._prior, *groups = [self._plan(scope, joint) for scope in analysis.scopes]
         # the longest groups come last, and decide
-        last = groups[-1] if groups else None
-        self._of_groups = self._strategy(self._groups[last.problem], last, joint) if last else Strategy(joint, True)
+        groups = [plan._replace(joint=groups[-1].joint, alone=groups[-1].alone) for plan in groups]
+        self._groups = {scope.problem: plan for scope, plan in zip(analysis.scopes[1:], groups, strict=True)}
+        self._plans = (self._prior, *groups)
 
-    def _plan(self, scope: Scope) -> Plan:
-        read = {*scope.patterns, *scope.look_ups, *(scope.latents if scope.of_groups else ())}
-        sizes = {name: len(values) for name, values in self.supports.items() if name in read}
+    def _plan(self, scope: Scope, joint: bool) -> Plan:
+        read = {*scope.patterns, *scope.look_ups}
+        own = scope.latents if scope.of_groups else ()
+        sizes = {name: len(values) for name, values in self.supports.items() if name in read or name in own}
         # those with many values first, so that they share colours
         names = dict(sorted(sizes.items(), key=lambda item: -item[1]))
         reads = possible_reads(scope.problem, names, [scope])
-        return Plan(by_latent(scope.problem, names, colour(reads)) if names else {}, names)
-
-    def _strategy(self, plan: Plan, scope: Scope, joint: bool) -> Strategy:
-        alone = {*scope.patterns, *scope.look_ups} <= set(self.supports)
+        plan = Plan(by_latent(scope.problem, names, colour(reads)) if names else {}, names)
+        alone = read <= set(self.supports)
         most = _MOST_ALONE if alone else _MOST_TIMES * plan.num_one_by_one
-        return Strategy(joint and plan.num_jointly <= most, alone)
+        return plan._replace(joint=joint and plan.num_jointly <= most, alone=alone)
 
     @property
     def is_joint(self) -> bool:
         """Whether no draw of these latents is used."""
-        return self._of_prior.joint and self._of_groups.joint
+        return all(plan.joint for plan in self._plans)
 
     @property
     def is_exact(self) -> bool:
         """Whether no draw at all is used."""
-        return self._of_prior.exact and self._of_groups.exact
+        return all(plan.exact for plan in self._plans)
 
     @property
     def num_evaluations(self) -> int:
         """The most evaluations of any term of log p for one draw."""
-        found = [(self._of_prior, self._prior), *((self._of_groups, plan) for plan in self._groups.values())]
-        return max(plan.num_jointly if strategy.joint else plan.num_one_by_one for strategy, plan in found)
+        return max(plan.num_jointly if plan.joint else plan.num_one_by_one for plan in self._plans)
 
     def __call__(
         self, layout: Layout, u: Draws, log_q: Totals, samples: Array, counts: Array | None
@@ -102,75 +87,64 @@ class EveryValue:
         of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
         tables = {name: shaped(problem, name, log_q[name]) for name in problem.globals if name in log_q}
         point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
-        prior, totals = self._prior_part(point, tables)
+        now = _first(point) if self._prior.exact else point
+        part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
+        prior, totals = self._summed(part, self._prior, point, of_globals, tables)
         groups = jnp.zeros(len(samples))
         if layout.batch is not None:
-            own = {name: log_q[name] for name in problem.locals if name in log_q}
+            own, plan = {name: log_q[name] for name in problem.locals if name in log_q}, self._plans[-1]
             # together with all others, a latent's draws play no part, but its probabilities do
-            group_blocks = GroupBlocks(layout, u | own if self._of_groups.joint else u)
-            out = {name: jnp.zeros((*self._lead(group_blocks, name), len(self.supports[name]))) for name in own}
-            width = 1 if self._of_groups.exact else len(samples)
+            group_blocks = GroupBlocks(layout, u | own if plan.joint else u)
+            # probabilities have their values last; draws the axes of a value, and samples
+            axes = {name: 1 if plan.joint else 1 + len(problem.locals[name].event) for name in own}
+            places = {name: group_blocks.draws[name].shape[:-num] for name, num in axes.items()}
+            out = {name: jnp.zeros((*shape, len(self.supports[name]))) for name, shape in places.items()}
+            width = 1 if plan.exact else len(samples)
             (groups, more), found = group_blocks.sweep(lambda *a: self._block(point, tables, *a), width, out)
             totals = {name: leaf + layout.scale * more[name] for name, leaf in totals.items()}
             for name, leaf in found.items():
-                rows = _as_rows(leaf, log_q[name])
-                totals[name] = rows if self._of_groups.joint else rows * jnp.exp(log_q[name])
-        return prior, groups, {name: _as_rows(leaf, log_q[name]) for name, leaf in totals.items()}
-
-    def _lead(self, group_blocks: GroupBlocks, name: str) -> tuple[int, ...]:
-        event = 0 if self._of_groups.joint else len(self._analysis.problem.locals[name].event)
-        return group_blocks.draws[name].shape[: -1 - event]
-
-    def _prior_part(self, at: Point, tables: Totals) -> tuple[Array, Totals]:
-        scope, problem, on = self._analysis.blankets.prior, self._analysis.problem, run_time_true(at.key)
-        now = _first(at) if self._of_prior.exact else at
-
-        def terms(moved: Draws, wanted: Any) -> Terms:
-            values, logs = model_values(problem.globals, moved, on)
-
-            def some(beta: Draws, logs: Draws) -> Terms:
-                made = scope.at_samples(beta, self._data, len(now.samples), logs)
-                return made if wanted is None else {term: made[term] for term in wanted}
-
-            return materialise(on, some, now.beta | values, now.logs | logs)
-
-        def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
-            return {name: _none(problem, name) + scope.log_p_i(name, terms) for name in names}
-
-        part = Part(terms, log_p, scope.reading)
-        return self._summed(part, self._prior, self._of_prior, at, at.u, tables)
+                rows = as_rows(leaf, len(log_q[name]))
+                totals[name] = rows if plan.joint else rows * jnp.exp(log_q[name])
+        return prior, groups, {name: as_rows(leaf, len(log_q[name])) for name, leaf in totals.items()}
 
     def _block(self, at: Point, tables: Totals, scope: Scope, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
         """Evaluate some groups: their part of log p and the sums of globals, and the sums of their locals."""
         groups, rows, _, u = taken
-        problem, on = self._analysis.problem, run_time_true(at.key)
-        now = _first(at) if self._of_groups.exact else at
-        num = len(now.samples)
-        drawn = {
-            name: leaf[..., :num] for name, leaf in u.items() if not (self._of_groups.joint and name in self.supports)
-        }
-        z, own_logs = _values_of_groups(problem.locals, drawn, on)
+        problem, plan = self._analysis.problem, self._groups[scope.problem]
+        now = _first(at) if plan.exact else at
+        own = {name: leaf for name, leaf in u.items() if name in self.supports}
+        drawn = {name: leaf[..., : len(now.samples)] for name, leaf in u.items() if not (plan.joint and name in own)}
+        z, own_logs = _values_of_groups(problem.locals, drawn, run_time_true(at.key))
         z |= jax.vmap(lambda group: problem.call_site(fold(at.key, group), now.samples, group))(groups)
-        indices = jax.vmap(scope.indices)(rows)
+        part, all_tables = self._part(scope, now, rows, z, own_logs), tables | own if plan.joint else tables
+        samples, totals = self._summed(part, plan, at, at.u | own, all_tables)
+        arrays = {name: leaf for name, leaf in totals.items() if name in problem.locals}
+        return (samples, {name: leaf for name, leaf in totals.items() if name not in arrays}), arrays
+
+    def _part(self, scope: Scope, now: Point, rows: Any, z: Draws, own_logs: Draws) -> Part:
+        """Make the part of log p of one scope: with the data, or with rows, values and logarithms of some groups."""
+        problem, on, num = self._analysis.problem, run_time_true(now.key), len(now.samples)
 
         def terms(moved: Draws, wanted: Any) -> Terms:
             shared = {name: x for name, x in moved.items() if name in problem.globals}
             values, logs = model_values(problem.globals, shared, on)
-            own_values, more = _values_of_groups(
-                problem.locals, {n: x for n, x in moved.items() if n not in shared}, on
-            )
+            own = {name: x for name, x in moved.items() if name not in shared}
+            own_values, more = _values_of_groups(problem.locals, own, on)
 
             def some(beta: Draws, logs: Draws, z: Draws, own_logs: Draws) -> Terms:
                 def one(row: Any, z: Draws, own: Draws) -> Terms:
                     return scope.at_samples({**beta, **z}, row, num, {**logs, **own})
 
-                made = jax.vmap(one)(rows, z, own_logs)
+                made = (jax.vmap(one) if scope.of_groups else one)(rows, z, own_logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
 
             return materialise(on, some, now.beta | values, now.logs | logs, z | own_values, own_logs | more)
 
         def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
+            if not scope.of_groups:
+                return {name: _none(problem, name) + scope.log_p_i(name, terms) for name in names}
             found, over_groups = {}, {term: leaf.sum(0) for term, leaf in terms.items()}
+            indices = jax.vmap(scope.indices)(rows)
             for name in names:
                 if name in problem.globals:
                     chosen = scope.spread(name, scope.looked_up(name, terms, indices))
@@ -181,25 +155,20 @@ class EveryValue:
                     )
             return found
 
-        part = Part(terms, log_p, scope.reading)
-        own = {name: leaf for name, leaf in u.items() if name in self.supports}
-        all_tables = tables | own if self._of_groups.joint else tables
-        samples, totals = self._summed(part, self._groups[scope.problem], self._of_groups, at, at.u | own, all_tables)
-        arrays = {name: leaf for name, leaf in totals.items() if name in problem.locals}
-        return (samples, {name: leaf for name, leaf in totals.items() if name not in arrays}), arrays
+        return Part(terms, log_p, scope.reading)
 
     def _summed(
-        self, part: Part, plan: Plan, strategy: Strategy, at: Point, u: Draws, tables: Totals
+        self, part: Part, plan: Plan, at: Point, u: Draws, tables: Totals
     ) -> tuple[Float[Array, " samples"], Totals]:
         """Sum a part of log p over the values of its latents; of locals one by one, without the factor q_i(k)."""
         supports = {name: jnp.asarray(self.supports[name]) for name in plan.sizes}
-        if not strategy.joint:
+        if not plan.joint:
             samples, totals = one_by_one(part, plan, supports, u, at.counts)
             totals = {name: leaf * jnp.exp(tables[name]) if name in tables else leaf for name, leaf in totals.items()}
         else:
-            num, counts = (1, None) if strategy.exact else (len(at.samples), at.counts)
+            num, counts = (1, None) if plan.exact else (len(at.samples), at.counts)
             samples, totals = jointly(part, plan, supports, {name: tables[name] for name in supports}, num, counts)
-            if strategy.exact:
+            if plan.exact:
                 samples = jnp.broadcast_to(samples, at.samples.shape)
                 all_samples = len(at.samples) if at.counts is None else at.counts.sum()
                 totals = {name: all_samples * leaf for name, leaf in totals.items()}
@@ -230,8 +199,3 @@ def _support(name: str, latent: Latent) -> np.ndarray:
 def _none(problem: Problem, name: str) -> Array:
     """Make zeros with as many axes as log p_i of a latent has."""
     return jnp.zeros((1,) * (len(problem.shape(name)) + 1))
-
-
-def _as_rows(totals: Float[Array, "*places values"], like: Float[Array, "rows values"]) -> Float[Array, "rows values"]:
-    flat = totals.reshape(-1, totals.shape[-1])[: len(like)]
-    return jnp.pad(flat, ((0, len(like) - len(flat)), (0, 0)))

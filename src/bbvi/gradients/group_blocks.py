@@ -1,7 +1,7 @@
 """Section 4.2: evaluate the groups of a batch in blocks that stay small in memory."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.scope import Scope, Sums
-from bbvi.draws.layout import Layout, model_values
-from bbvi.draws.rows import at_least
+from bbvi.draws.layout import Arrays, Layout, model_values
+from bbvi.draws.rows import as_rows, in_shape
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import fold
@@ -18,14 +18,6 @@ from bbvi.numerics.loops import accumulate
 from bbvi.numerics.xla import materialise
 
 _FLOATS_PER_BLOCK = 1 << 17
-
-
-class Shares(NamedTuple):
-    """What some groups add to each global's log p_i, in two parts, and to the ELBO."""
-
-    log_p: dict[str, Array | float]
-    looked_up: dict[str, list[Array]]
-    elbo: Float[Array, " samples"]
 
 
 class GroupBlocks:
@@ -43,50 +35,39 @@ class GroupBlocks:
 
     def _by_place(self, name: str, u: Array) -> Array:
         shape = self.problem.shape(name)
-        inner = shape[1:] if self.layout.packing(name) is not None else shape
-        size = int(np.prod(inner))
-        num = len(u) // size
-        return u[: num * size].reshape(num, *inner, *u.shape[1:])
+        inner = shape[1:] if name in self.layout.packings else shape
+        num = len(u) // int(np.prod(inner))
+        return in_shape(u, (num, *inner))
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""
-        if self.batch.counts is None:
-            num = len(self.batch.groups)
-            size = _block_size(self.analysis.floats_per_draw, num, num_samples)
-            return self._loop(block, self.analysis.blankets.of_group, 0, num // size, size, out)
+        num, counts = len(self.batch.groups), self.batch.counts
+        # groups of a bucket one by one, since how many there are is known at run time only
+        size = 1 if counts is not None else _block_size(self.analysis.floats_per_draw, num, num_samples)
+        scopes = [self.analysis.blankets.of_group] if counts is None else self.analysis.buckets
         first, sums = jnp.int32(0), None
-        for number, scope in enumerate(self.analysis.buckets):
-            more, out = self._loop(block, scope, first, self.batch.counts[number], 1, out)
+        for number, scope in enumerate(scopes):
+            num_blocks = num // size if counts is None else counts[number]
+
+            def one(number: Array, out: Any, scope: Scope = scope, first: Array = first) -> tuple[Any, Any]:
+                at = first + number * size
+                shares, arrays = block(scope, self._take(scope, at, size))
+                return shares, self._put(out, arrays, at)
+
+            more, out = accumulate(one, num_blocks, out)
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
-            first = first + self.batch.counts[number]
+            first = first + num_blocks
         return sums, out
-
-    def _loop(
-        self, block: Callable[..., tuple[Any, Any]], scope: Scope, first: Any, num_blocks: Any, size: int, out: Any
-    ) -> tuple[Any, Any]:
-        """Evaluate the groups of one bucket, from the position `first` on, in blocks."""
-        if isinstance(num_blocks, int) and num_blocks == 1:
-            return block(scope, self._take(scope, 0, size))
-
-        def one(number: Array, out: Any) -> tuple[Any, Any]:
-            at = first + number * size
-            shares, arrays = block(scope, self._take(scope, at, size))
-            return shares, self._put(out, arrays, at)
-
-        return accumulate(one, num_blocks, out)
 
     def _take(self, scope: Scope, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
         """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
-        part = jax.tree.map(
-            lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size),
-            (self.batch.groups, self.batch.rows, self.batch.lengths),
-        )
-        groups, rows, own = part
+        of_all = (self.batch.groups, self.batch.rows, self.batch.lengths)
+        groups, rows, own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), of_all)
         if self.batch.counts is not None:
             rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}
         for name in self.problem.locals:
-            packing, shape = self.layout.packing(name), scope.problem.shape(name)
+            packing, shape = self.layout.packings.get(name), scope.problem.shape(name)
             if packing is None:
                 u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
                 for axis, length in enumerate(shape, start=1):
@@ -99,65 +80,58 @@ class GroupBlocks:
     def _put(self, out: Any, arrays: Any, at: Any) -> Any:
         new = {}
         for name, leaf in arrays.items():
-            packing = self.layout.packing(name)
+            packing = self.layout.packings.get(name)
             begin = at if packing is None else packing.first[at]
             value = leaf if packing is None else leaf[0]
             new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))
         return new
 
 
-class GroupTerms:
-    """Evaluate the groups of a batch at one chunk of samples: log p_i of the locals, and what the groups add to the globals'."""
+def group_terms(
+    group_blocks: GroupBlocks, beta: Arrays, logs: Arrays, samples: Array, into: Arrays
+) -> tuple[Arrays, Float[Array, " samples"], Arrays, dict[str, Float[Array, "rows samples"]]]:
+    """Evaluate the groups of a batch at one chunk of samples.
 
-    def __init__(self, layout: Layout, beta: Any, logs: Any, samples: Any):
-        self.beta, self.logs, self.samples = beta, logs, samples
-        self.problem, self.key, self.on = layout.problem, layout.key, layout.on
+    Return what they add to each global's log p_i and to the ELBO, log p_i of the locals by places, and the same as rows.
+    """
+    layout, problem, width = group_blocks.layout, group_blocks.problem, len(samples)
 
-    def sweep(
-        self, group_blocks: GroupBlocks, into: dict[str, Array]
-    ) -> tuple[Shares, dict[str, Array], dict[str, Float[Array, "rows samples"]]]:
-        """Evaluate all groups: the summed shares, log p_i of the locals by places, and the same as rows."""
-        num, width = len(group_blocks.batch.groups), len(self.samples)
-        out = {name: into.get(name, jnp.zeros((num, *self.problem.shape(name), width))) for name in self.problem.locals}
-        shares, out = group_blocks.sweep(self._block, width, out)
-        rows = {}
-        for name, leaf in out.items():
-            flat = leaf.reshape(-1, width)
-            need = len(group_blocks.layout.rows[name].elements)
-            rows[name] = at_least(flat, need)[:need]
-        return shares, out, rows
-
-    def _block(self, scope: Scope, taken: Any) -> tuple[Shares, dict[str, Array]]:
-        """Evaluate some groups; arrays have groups first."""
+    def block(scope: Scope, taken: Any) -> tuple[Any, Arrays]:
         groups, rows, _, u = taken
-        num = len(self.samples)
 
         def one(group, row, u):
-            z, logs = model_values(self.problem.locals, u, self.on)
-            z |= self.problem.call_site(fold(self.key, group), self.samples, group)
+            z, own_logs = model_values(problem.locals, u, layout.on)
+            z |= problem.call_site(fold(layout.key, group), samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
-                return scope.at_samples({**beta, **z}, row, num, logs)
+                return scope.at_samples({**beta, **z}, row, width, logs)
 
-            terms = materialise(self.on, terms_at, self.beta, z, {**self.logs, **logs})
-            return terms, materialise(self.on, scope.sums, terms)
+            terms = materialise(layout.on, terms_at, beta, z, {**logs, **own_logs})
+            return terms, materialise(layout.on, scope.sums, terms)
 
         terms, sums = jax.vmap(one)(groups, rows, u)
         indices = jax.vmap(scope.indices)(rows)
 
-        def weigh(terms: Terms, sums: Sums) -> dict[str, Array]:
+        def weigh(terms: Terms, sums: Sums) -> Arrays:
             out = {}
-            for name in self.problem.locals:
+            for name in problem.locals:
                 found = jax.vmap(lambda t, s, i, n=name: scope.of_one_group(n, t, i, s))(terms, sums, indices)
-                out[name] = jnp.broadcast_to(found, (len(groups), *scope.problem.shape(name), num))
+                out[name] = jnp.broadcast_to(found, (len(groups), *scope.problem.shape(name), width))
             return out
 
-        log_p = materialise(self.on, weigh, terms, sums)
-        looked_up = {name: scope.looked_up(name, terms, indices) for name in self.problem.globals}
-        elbo = sum_of_all(jax.tree.map(lambda leaf: leaf.sum(0), sums))
+        log_p = materialise(layout.on, weigh, terms, sums)
+        looked_up = {name: scope.looked_up(name, terms, indices) for name in problem.globals}
         terms, sums = jax.tree.map(lambda leaf: leaf.sum(0), (terms, sums))
-        of_globals = {name: scope.log_p_i(name, terms, sums) for name in self.problem.globals}
-        return Shares(of_globals, looked_up, elbo), log_p
+        of_globals = {name: scope.log_p_i(name, terms, sums) for name in problem.globals}
+        return (of_globals, looked_up, sum_of_all(sums)), log_p
+
+    num = len(group_blocks.batch.groups)
+    out = {name: into.get(name, jnp.zeros((num, *problem.shape(name), width))) for name in problem.locals}
+    (of_globals, looked_up, elbo), out = group_blocks.sweep(block, width, out)
+    scope = group_blocks.analysis.blankets.of_group
+    of_globals = {name: own + scope.spread(name, looked_up[name]) for name, own in of_globals.items()}
+    rows = {name: as_rows(leaf, len(layout.rows[name].elements)) for name, leaf in out.items()}
+    return of_globals, elbo, out, rows
 
 
 def _block_size(floats_per_draw: int, num: int, num_samples: int) -> int:

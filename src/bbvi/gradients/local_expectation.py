@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.draws.drawer import drawers
 from bbvi.draws.draws import MonteCarlo, cut_samples
 from bbvi.draws.layout import lay_out, zero_padding
 from bbvi.draws.rows import Rows
@@ -48,9 +47,6 @@ class LocalExpectation(AbstractGradient):
 
     joint: bool = True
 
-    def check(self, draws):
-        pass
-
     def evaluations(self, analysis):
         names = analysis.fitted(bool(analysis.problem.num_groups))
         return EveryValue(analysis, None, names, joint=self.joint).num_evaluations
@@ -58,7 +54,7 @@ class LocalExpectation(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, drawers(draws, analysis.problem.latents), params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut)
         tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}
@@ -67,17 +63,13 @@ class LocalExpectation(AbstractGradient):
             samples, counts = cut.samples(chunk)
             u = {name: layout.drawn(name, samples) for name in layout.rows}
             elbo, of_groups, totals = every(layout, u, log_q, samples, counts)
-            elbo = elbo + layout.scale * of_groups
-            for name in layout.rows:
-                own = exact[name] if name in exact else layout.total_log_q(name, u[name])
-                elbo = elbo - layout.share(name) * own
-            return totals, elbo, counts
+            own = {n: exact[n] if n in exact else layout.total_log_q(n, u[n]) for n in layout.rows}
+            return totals, layout.less_log_q(elbo + layout.scale * of_groups, own), counts
 
         totals, elbo, error = sum_chunks(cut, visit)
         rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}
-        squares = {name: table.squared_score() for name, table in tables.items()}
-        gradient, fisher = (layout.in_shape(part) for part in (rows, squares))
-        return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, jnp.int32(0))
+        fisher = layout.in_shape({name: table.squared_score() for name, table in tables.items()})
+        return Estimate(**layout.in_shape(rows), fisher=fisher, elbo=elbo, elbo_error=error, floored=jnp.int32(0))
 
 
 class _Table:

@@ -8,20 +8,17 @@ gradient of log p(x, z) - l along it is
 of which the last term, the score, has mean zero and is left out (Roeder, Wu and Duvenaud 2017).
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from bbvi.draws.drawer import drawers
-from bbvi.draws.draws import cut_samples
+from bbvi.draws.draws import cut_samples, only_counted
 from bbvi.draws.layout import Layout, lay_out
-from bbvi.draws.rows import Rows, over_rows
+from bbvi.draws.rows import Rows
 from bbvi.families import Params
-from bbvi.families.abstract import Lambda
 from bbvi.gradients.abstract import AbstractGradient, Estimate
-from bbvi.gradients.evaluate import sum_chunks
+from bbvi.gradients.evaluate import over_latents, sum_chunks
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.slopes import Slopes
 from bbvi.numerics.address import Key
@@ -48,9 +45,6 @@ class Pathwise(AbstractGradient):
         1.99 0.58
     """
 
-    def check(self, draws):
-        pass
-
     def evaluations(self, analysis):
         # a derivative in reverse costs about two values beside the value itself
         return 3
@@ -58,77 +52,38 @@ class Pathwise(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         slopes = Slopes(analysis, data, batch, analysis.fitted(batch is not None))
         cut = cut_samples(draws, analysis.floats_per_draw)
-        latents = drawers(draws, analysis.problem.latents, analysis.fitted(batch is not None))
-        layout = lay_out(analysis, latents, params, batch, key, cut.chunk)
+        layout = lay_out(analysis, draws, params, batch, key, cut, paths=True)
 
-        def visit(chunk: Array) -> tuple[Sums, Float[Array, " samples"], Array | None]:
+        def visit(chunk: Array) -> tuple[Any, Float[Array, " samples"], Array | None]:
             samples, counts = cut.samples(chunk)
-            return *_chunk(slopes, _Along(layout, samples, counts)), counts
+            return *_chunk(slopes, layout, samples, counts), counts
 
-        sums, elbo, error = sum_chunks(cut, visit)
-        means = jax.tree.map(lambda leaf: leaf / cut.num, (sums.gradient, sums.squares))
-        gradient, fisher = (layout.in_shape(part) for part in means)
-        return Estimate(gradient["globals"], gradient["rows"], fisher, elbo, error, sums.floored)
-
-
-class Sums(NamedTuple):
-    """Sums over samples: by rows, of the gradient and of squared scores; draws floored."""
-
-    gradient: Lambda
-    squares: Lambda
-    floored: Int[Array, ""]
+        (sums, floored), elbo, error = sum_chunks(cut, visit)
+        means = jax.tree.map(lambda leaf: leaf / cut.num, sums)
+        gradient, fisher = (layout.in_shape({name: pair[part] for name, pair in means.items()}) for part in (0, 1))
+        return Estimate(**gradient, fisher=fisher, elbo=elbo, elbo_error=error, floored=floored)
 
 
-def _chunk(slopes: Slopes, along: "_Along") -> tuple[Sums, Float[Array, " samples"]]:
-    """Sum over one chunk, and give the ELBO's samples."""
-    layout = along.layout
+def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None) -> tuple[Any, Array]:
+    """Sum gradients and squared scores over one chunk, by rows, and count draws floored; give the ELBO's samples."""
     u, paths = {}, {}
     for name in layout.rows:
-        found = layout.drawn(name, along.samples)
+        found = layout.drawn(name, samples)
         u[name], paths[name] = found if layout.latents[name].paths else (found, None)
     group_blocks = None if layout.batch is None else GroupBlocks(layout, u)
-    elbo, of_groups, slope = slopes(group_blocks, u, len(along.samples))
-    elbo, floored = elbo + layout.scale * of_groups, jnp.int32(0)
-    gradient, squares = {}, {}
-    for name, rows in layout.rows.items():
-        if name in layout.fitted:
-            (log_q, moved), found = over_rows(
-                along.tile(name), rows, layout.tiles[name], u[name], slope[name], paths[name]
-            )
-            (gradient[name], squares[name]), floored = found, floored + moved
-        else:
-            log_q = layout.total_log_q(name, u[name])
-        elbo = elbo - layout.share(name) * log_q
-    return Sums(gradient, squares, floored), stored(layout.on, elbo)
+    elbo, of_groups, slopes_of = slopes(group_blocks, u, len(samples))
 
+    def tile(name: str, rows: Rows, u: Array, slope: Array, path: Any) -> tuple[Array, tuple[Params, Params]]:
+        drawer = layout.latents[name]
+        density = jax.value_and_grad(drawer.latent.family.log_prob, argnums=(0, 1))
 
-class _Along(NamedTuple):
-    """Follow some samples of the factors of q along their paths."""
-
-    layout: Layout
-    samples: Array
-    counts: Array | None
-
-    def tile(self, name: str):
-        """Make the function of rows, their draws and d log p / du that gives log q, floored draws, gradient and squared scores."""
-        drawer = self.layout.latents[name]
-        latent = drawer.latent
-
-        def density(p: Params, u: Array) -> tuple[Array, tuple[Params, Array]]:
-            return jax.value_and_grad(latent.family.log_prob, argnums=(0, 1))(p, u)
-
-        def one(p: Params, key: Key, group: Array, element: Array, real: Array, u: Array, slope: Array, path: Any):
+        def one(p: Params, key: Key, group: Array, element: Array, u: Array, slope: Array, path: Any) -> Any:
             log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(p, u)
-            keep = real if self.counts is None else real & self.counts
-            slope = jnp.where(keep, slope - of_q, 0)
-            gradient = drawer.along_path(p, path, key, group, element, self.samples, slope)
-            squares = jax.tree.map(lambda leaf: jnp.where(keep, leaf**2, 0).sum(-1), score)
-            return jnp.where(real, log_q, 0), (gradient, squares)
+            gradient = drawer.along_path(p, path, key, group, element, samples, only_counted(counts, slope - of_q))
+            return log_q, (gradient, jax.tree.map(lambda leaf: only_counted(counts, leaf**2).sum(-1), score))
 
-        def tile(rows: Rows, u: Array, slope: Array, path: Any):
-            real = jnp.ones(len(rows.elements), bool) if rows.real is None else rows.real
-            where = (rows.keys, rows.groups, rows.elements, real)
-            log_q, found = jax.vmap(one)(rows.prepared.params, *where, u, slope, path)
-            return (log_q.sum(0), self.layout.num_floored(name, rows, u, self.counts)), found
+        return jax.vmap(one)(rows.prepared.params, rows.keys, rows.groups, rows.elements, u, slope, path)
 
-        return tile
+    inputs = {name: (slopes_of[name], paths[name]) for name in layout.fitted}
+    sums, log_q, floored = over_latents(layout, u, counts, tile, inputs)
+    return (sums, floored), stored(layout.on, layout.less_log_q(elbo + layout.scale * of_groups, log_q))

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.colouring import Colours, Move, moves
+from bbvi.draws.draws import only_counted
 from bbvi.model.problem import Terms, total
 
 Draws = dict[str, Array]
@@ -28,10 +29,20 @@ Totals = dict[str, Float[Array, "*factors values"]]
 
 
 class Plan(NamedTuple):
-    """What moves together in one part of log p, and how many values each latent has."""
+    """What moves together in one part of log p, how many values each latent has, and how these are summed over.
+
+    `joint` tells whether jointly or one by one, `alone` whether the part reads no other latents.
+    """
 
     colours: Colours
     sizes: Mapping[str, int]
+    joint: bool = False
+    alone: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether no draw enters, so that one sample is as good as all."""
+        return self.joint and self.alone
 
     def steps(self, move: Move) -> Int[np.ndarray, "steps 2"]:
         """List each colour with each number of another value: the n-th of those that were not drawn."""
@@ -154,9 +165,7 @@ def jointly(
         made, weight = terms_at(which, reading), mass(which)
         # of a term's expectation, a constant does not matter: its value at the start
         shares = {term: weight[term] * (made[term] - start[term]) for term in reading}
-        summed = {
-            t: (s if counts is None else jnp.where(counts, s, 0)).sum(-1, keepdims=True) for t, s in shares.items()
-        }
+        summed = {term: only_counted(counts, share).sum(-1, keepdims=True) for term, share in shares.items()}
         new = {}
         for name, leaf in log_p(summed).items():
             here = jnp.arange(plan.sizes[name]) == which[name][..., None]

@@ -3,6 +3,7 @@
 A chart answers all questions about values that do not depend on their distribution; a family is a law on a chart.
 """
 
+import dataclasses
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,8 @@ class AbstractChart(eqx.Module):
 
     @property
     def num_categories(self) -> int:
-        """How many categories a value chooses between, or shares 1 among; 1 where there is no such number."""
-        return 1
+        """How many categories a value chooses between, or shares 1 among: one for each entry of a vector."""
+        return self.shape[0] if self.shape else 1
 
     @property
     def coordinates_shape(self) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ class AbstractChart(eqx.Module):
 
     def normal_moments(self, loc: np.ndarray, log_sd: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return mean and sd of z whose coordinates are Normal; None where only draws can tell."""
-        if self.shape:
+        if self.support.event_dim:
             return None
         values = np.asarray(self.value(jnp.asarray(loc[..., None] + np.exp(log_sd)[..., None] * _NODES)))
         mean = (values * _WEIGHTS).sum(-1)
@@ -96,7 +97,9 @@ class AbstractChart(eqx.Module):
 
     def normal_quantile(self, loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray | None:
         """Return the marginal quantile, as `normal_moments`."""
-        return None if self.shape else np.asarray(self.value(jnp.asarray(_normal_quantile(loc, log_sd, p))))
+        if self.support.event_dim:
+            return None
+        return np.asarray(self.value(jnp.asarray(_normal_quantile(loc, log_sd, p))))
 
 
 def _normal_quantile(loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray:
@@ -104,10 +107,10 @@ def _normal_quantile(loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarra
 
 
 class Real(AbstractChart):
-    """Real numbers, held as they are."""
+    """Real numbers, or vectors of them, held as they are."""
 
     support = constraints.real
-    shape = ()
+    shape: tuple[int, ...] = ()
 
     def normal_moments(self, loc, log_sd):
         return loc, np.exp(log_sd)
@@ -116,11 +119,8 @@ class Real(AbstractChart):
         return _normal_quantile(loc, log_sd, p)
 
 
-class Positive(AbstractChart):
-    """Positive numbers, held as log z."""
-
-    support = constraints.positive
-    shape = ()
+class AbstractLogarithms(AbstractChart):
+    """Positive numbers of any kind, held as log z."""
 
     def value(self, coordinates):
         return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
@@ -132,7 +132,15 @@ class Positive(AbstractChart):
         return jnp.log(value)
 
     def floored(self, coordinates):
-        return coordinates < float(np.log(smallest(coordinates)))
+        below = coordinates < float(np.log(smallest(coordinates)))
+        return jnp.any(below, axis=-1) if self.shape else below
+
+
+class Positive(AbstractLogarithms):
+    """Positive numbers, or vectors of them, held as log z."""
+
+    support = constraints.positive
+    shape: tuple[int, ...] = ()
 
     def log_slope(self, coordinates):
         return coordinates
@@ -171,7 +179,7 @@ class Unit(AbstractChart):
         return -softplus(coordinates) - softplus(-coordinates)
 
 
-class Simplex(AbstractChart):
+class Simplex(AbstractLogarithms):
     """Vectors of k positive numbers that sum to 1, held as log z."""
 
     k: int
@@ -182,28 +190,12 @@ class Simplex(AbstractChart):
         return (self.k,)
 
     @property
-    def num_categories(self):
-        return self.k
-
-    @property
     def unconstrained(self):
         return Through(self.support, self.shape)
 
-    def value(self, coordinates):
-        return Positive().value(coordinates)
-
-    def log_value(self, coordinates):
-        return coordinates
-
-    def coordinates(self, value):
-        return jnp.log(value)
-
-    def floored(self, coordinates):
-        return jnp.any(Positive().floored(coordinates), axis=-1)
-
 
 class Through(AbstractChart):
-    """Any continuous support, by numpyro's bijection from real numbers: intervals, ordered vectors."""
+    """Any continuous support, by numpyro's bijection from real numbers: intervals, vectors of them, ordered vectors."""
 
     support: constraints.Constraint
     shape: tuple[int, ...] = ()
@@ -300,15 +292,17 @@ class OneHotVectors(AbstractChart):
     def shape(self):
         return (self.k,)
 
-    @property
-    def num_categories(self):
-        return self.k
-
     def values(self):
         return np.eye(self.k, dtype=int)
 
     def some_values(self, shape, generator):
         return np.eye(self.k, dtype=np.int32)[generator.integers(0, self.k, shape)]
+
+
+def vectors(chart: AbstractChart, length: int) -> AbstractChart:
+    """Return the chart of vectors of numbers on the same support; their coordinates are any real numbers."""
+    each: Any = chart.unconstrained
+    return dataclasses.replace(each, shape=(length,))
 
 
 def agree(chart: AbstractChart, declared: AbstractChart) -> bool:

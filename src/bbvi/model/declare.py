@@ -20,10 +20,9 @@ from bbvi.families import (
     Poisson,
     Through,
     TransformedNormal,
-    Vector,
     resolve,
 )
-from bbvi.families.charts import agree
+from bbvi.families.charts import agree, vectors
 from bbvi.model.latents import Latent, Shape
 
 
@@ -194,4 +193,4 @@ def _vectors(support: str, shape: Shape, chart: AbstractChart, q: str) -> Abstra
             f"bbvi.{support}: q={q} joins the entries of the last axis, whose length must be a number, 2 or more; "
             f"got the shape {shape}"
         )
-    return chart.unconstrained if chart.shape else Vector(chart.unconstrained, int(lengths[0]))
+    return chart.unconstrained if chart.shape else vectors(chart, int(lengths[0]))

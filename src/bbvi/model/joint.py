@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.families import FullRank, Joined, JointNormal, Vector
+from bbvi.families import FullRank, Joined, JointNormal
+from bbvi.families.charts import vectors
 from bbvi.model.latents import Latent
 
 Blocks = dict[str, dict[str, Latent]]
@@ -73,7 +74,7 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks) -> dict[str, Latent
 
 
 def _joined(members: Mapping[str, Latent]) -> Latent:
-    parts = tuple(Vector(latent.chart.unconstrained, _size(latent)) for latent in members.values())
+    parts = tuple(vectors(latent.chart, _size(latent)) for latent in members.values())
     given = [latent.init is not None for latent in members.values()]
     if any(given) and not all(given):
         raise ValueError(f"joint=: give init= for all of {list(members)} or for none")

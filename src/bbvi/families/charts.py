@@ -218,9 +218,15 @@ class Through(AbstractChart):
 class AbstractIntegers(AbstractChart):
     """0, 1, ..., `top`, or without end."""
 
+    shape = ()
+
     @property
     @abstractmethod
     def top(self) -> int | None: ...
+
+    @property
+    def support(self):
+        return constraints.nonnegative_integer if self.top is None else constraints.integer_interval(0, self.top)
 
     def values(self):
         return None if self.top is None else np.arange(self.top + 1)
@@ -234,7 +240,6 @@ class Binary(AbstractIntegers):
     """0 or 1."""
 
     support = constraints.boolean
-    shape = ()
     top = 1
 
 
@@ -242,11 +247,6 @@ class Categories(AbstractIntegers):
     """0, ..., k - 1, as names of categories."""
 
     k: int
-    shape = ()
-
-    @property
-    def support(self):
-        return constraints.integer_interval(0, self.top)
 
     @property
     def top(self):
@@ -260,16 +260,7 @@ class Categories(AbstractIntegers):
 class Counts(AbstractIntegers):
     """0, 1, 2, ..., which may have a bound."""
 
-    bound: int | None = None
-    shape = ()
-
-    @property
-    def top(self):
-        return self.bound
-
-    @property
-    def support(self):
-        return constraints.nonnegative_integer if self.top is None else constraints.integer_interval(0, self.top)
+    top: int | None = None
 
 
 class _OneHot(constraints.ParameterFreeConstraint):

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
-from jaxtyping import Array
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Positive, smallest
@@ -11,12 +10,6 @@ from bbvi.families.law import Params, constrain, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
-
-
-def _gamma_log_prob(log_concentration: Array, log_mean: Array, log_z: Array) -> Array:
-    a = jnp.exp(log_concentration)
-    shifted = log_z - log_mean  # log(z / mean): the density of z / mean has no other scale in it
-    return a * (log_concentration + shifted - mark(jnp.exp(shifted))) - log_z - lgamma(a)
 
 
 class Gamma(AbstractFamily):
@@ -36,7 +29,9 @@ class Gamma(AbstractFamily):
         return log_gamma(address, concentration) - params["concentration"] + params["mean"]
 
     def log_prob(self, params, coordinates):
-        return _gamma_log_prob(params["concentration"], params["mean"], coordinates)
+        a = jnp.exp(params["concentration"])
+        shifted = coordinates - params["mean"]  # log(z / mean): the density of z / mean has no other scale in it
+        return a * (params["concentration"] + shifted - mark(jnp.exp(shifted))) - coordinates - lgamma(a)
 
     def information(self, params):
         a = jnp.maximum(jnp.exp(params["concentration"]), smallest(params["concentration"]))

@@ -5,6 +5,7 @@ import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -68,7 +69,7 @@ class Latent:
     def elements(self, lengths: dict[str, int]) -> np.ndarray:
         """Number the factors in a way that does not depend on how far a ragged axis is padded."""
         shape = self.padded(lengths)
-        grids = np.indices(shape, dtype=np.uint64) if shape else np.zeros((0,), np.uint64)
+        grids = np.indices(shape, dtype=np.uint64)
         ragged = [grids[axis] for axis, size in enumerate(self.shape) if isinstance(size, str)]
         code = functools.reduce(_pair, ragged) if ragged else np.zeros(shape, np.uint64)
         for axis, size in enumerate(self.shape):
@@ -82,8 +83,7 @@ class Latent:
         keep = jnp.ones(shape, bool)
         for axis, size in enumerate(self.shape):
             if isinstance(size, str):
-                position = jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-                keep = keep & (position < own[size])
+                keep = keep & (jax.lax.broadcasted_iota(int, shape, axis) < own[size])
         return keep
 
     def some_values(self, lengths: dict[str, int], num: int, generator: np.random.Generator) -> np.ndarray:

@@ -1,12 +1,14 @@
 """Gammas by concentration and mean, and by mean and variance."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Positive, smallest
-from bbvi.families.law import Params, constrain, positive_parameter
+from bbvi.families.law import Params, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
@@ -46,13 +48,11 @@ class Gamma(AbstractFamily):
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
 
-    def moments(self, params):
-        values = {k: np.asarray(v, np.float64) for k, v in constrain(self, params).items()}
-        return values["mean"], values["mean"] / np.sqrt(values["concentration"])
-
-    def quantile(self, params, p):
-        a, mean = (np.asarray(constrain(self, params)[k], np.float64) for k in ("concentration", "mean"))
-        return scipy.special.gammaincinv(a, p) * mean / a
+    def frozen(self, values):
+        a, mean = values["concentration"], values["mean"]
+        return SimpleNamespace(
+            mean=lambda: mean, std=lambda: mean / np.sqrt(a), ppf=lambda p: scipy.special.gammaincinv(a, p) * mean / a
+        )
 
 
 class GammaByVariance(AbstractFamily):
@@ -80,11 +80,8 @@ class GammaByVariance(AbstractFamily):
     def centred(self, value):
         return {"mean": value, "variance": value**2 / 4}
 
-    def moments(self, params):
-        return Gamma().moments(_by_concentration(params))
-
-    def quantile(self, params, p):
-        return Gamma().quantile(_by_concentration(params), p)
+    def _frozen(self, params):
+        return Gamma()._frozen(_by_concentration(params))
 
 
 def _by_concentration(params: Params) -> Params:

@@ -109,7 +109,7 @@ class NumpyroFamily(AbstractFamily):
     def sample(self, params, address):
         built, key = self._build(params), address.jax_key()
         drawn = built.icdf(address.uniform()) if key is None else built.sample(key)
-        return drawn.astype(int) if self.is_discrete() else drawn
+        return drawn.astype(int) if self.chart.is_discrete else drawn
 
     def log_prob(self, params, coordinates):
         return self._build(params).log_prob(coordinates)
@@ -198,7 +198,7 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
             )
     family = NumpyroFamily(q, tuple(sorted(fixed.items())))
     # the score's mean is zero only where the support does not depend on lambda
-    if family.support() != family._build({name: jnp.ones(()) for name in family.parameters()}).support:
+    if family.chart.support != family._build({name: jnp.ones(()) for name in family.parameters()}).support:
         raise _moving_support(q)
     return family
 

@@ -172,7 +172,7 @@ def _declare(support: str, shape: Shape, default: AbstractFamily, q: Any, init: 
         family = default if q is None else resolve(q, chart.num_categories)
         if not agree(family.chart, chart):
             raise ValueError(
-                f"bbvi.{support}: the family {family.name} lives on {family.support()}, but this latent lives on "
+                f"bbvi.{support}: the family {family.name} lives on {family.chart.support}, but this latent lives on "
                 f"{chart.support}; choose a family of that support, such as the default, {default.name}"
             )
     unknown = set(init) - set(family.parameters()) if isinstance(init, dict) else ()

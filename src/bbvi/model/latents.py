@@ -47,7 +47,7 @@ class Latent:
     @property
     def event(self) -> tuple[int, ...]:
         """The shape of one factor's value."""
-        return self.family.event_shape()
+        return self.family.chart.shape
 
     def describe(self) -> dict[str, Any]:
         """Return what must agree for saved parameters to fit this latent."""
@@ -55,7 +55,7 @@ class Latent:
         q = f"{self.family.name}({settings})" if settings else self.family.name
         return {
             "support": self.support, "shape": list(self.shape), "event": list(self.event),
-            "q": f"{q} on {self.family.support()}", "parameters": sorted(self.family.parameters()),
+            "q": f"{q} on {self.family.chart.support}", "parameters": sorted(self.family.parameters()),
         }  # fmt: skip
 
     @property
@@ -114,7 +114,7 @@ class Latent:
                 ) from None
             raw[p] = entry.unconstrain(full)
             if not bool(jnp.all(jnp.isfinite(raw[p]))):
-                what = (p, value, entry.constraint) if by_name else ("value", self.init, self.family.support())
+                what = (p, value, entry.constraint) if by_name else ("value", self.init, self.family.chart.support)
                 shown = f"{what[0]} = {np.asarray(what[1])} is not strictly inside {what[2]}"
                 raise ValueError(f"init of {name!r}: {shown}; choose a value inside")
         return raw
@@ -122,10 +122,10 @@ class Latent:
     def _centred(self, name: str) -> Params:
         if np.asarray(self.init).dtype.kind not in "biuf":
             raise TypeError(f"init of {name!r} must be a value or a dict of parameters, got {self.init!r}")
-        value = jnp.asarray(self.init, None if self.family.is_discrete() else float)
-        if not bool(jnp.all(self.family.support()(value))):
+        value = jnp.asarray(self.init, None if self.family.chart.is_discrete else float)
+        if not bool(jnp.all(self.family.chart.support(value))):
             raise ValueError(
-                f"init of {name!r} is outside its support {self.family.support()}: {np.asarray(value)}; "
+                f"init of {name!r} is outside its support {self.family.chart.support}: {np.asarray(value)}; "
                 "choose a value inside"
             )
         params = self.family.centred(value)
@@ -143,11 +143,6 @@ class Latent:
         uniform, _ = Address(key, jnp.uint32(0), jnp.asarray(element), jnp.uint32(0)).uniforms()
         noise = jnp.sqrt(12.0) * (uniform - 0.5)
         return (entry.start + 0.3 * entry.spread * noise).reshape(shape + entry.raw_shape())
-
-
-def type_name(family: AbstractFamily) -> str:
-    """Return the name of a family as a user knows it."""
-    return family.name
 
 
 def _hashable(init: Any) -> Any:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.families import AbstractChart, AbstractFamily, Parameter, Params
+from bbvi.families import AbstractChart, AbstractFamily, Params
 from bbvi.numerics.address import Address, Key, fold
 
 Shape = tuple[int | str, ...]
@@ -92,9 +92,15 @@ class Latent:
 
     def random_start(self, name: str, lengths: dict[str, int], key: Key) -> dict[str, Array]:
         """Draw unconstrained parameters (Algorithm 1)."""
-        shape = self.padded(lengths)
-        entries = self.family.parameters()
-        return {p: self._random(entry, shape, fold(key, name, p), lengths) for p, entry in entries.items()}
+        start = {}
+        for p, entry in self.family.parameters().items():
+            shape = entry.raw_shape()
+            first = self.elements(lengths)[..., None] * np.uint32(math.prod(shape))
+            element = jnp.asarray(first + np.arange(math.prod(shape), dtype=np.uint32))
+            uniform, _ = Address(fold(key, name, p), jnp.uint32(0), element, jnp.uint32(0)).uniforms()
+            noise = jnp.sqrt(12.0) * (uniform - 0.5)
+            start[p] = (entry.start + 0.3 * entry.spread * noise).reshape(self.padded(lengths) + shape)
+        return start
 
     def given_start(self, name: str, lengths: dict[str, int]) -> dict[str, Array]:
         """Return the unconstrained parameters that the user's `init=` fixes."""
@@ -136,22 +142,10 @@ class Latent:
             )
         return params
 
-    def _random(self, entry: Parameter, shape: tuple[int, ...], key: Key, lengths: dict[str, int]) -> Array:
-        size = math.prod(entry.raw_shape())
-        first = self.elements(lengths).astype(np.uint32)[..., None] * np.uint32(size)
-        element = first + np.arange(size, dtype=np.uint32)
-        uniform, _ = Address(key, jnp.uint32(0), jnp.asarray(element), jnp.uint32(0)).uniforms()
-        noise = jnp.sqrt(12.0) * (uniform - 0.5)
-        return (entry.start + 0.3 * entry.spread * noise).reshape(shape + entry.raw_shape())
-
 
 def _hashable(init: Any) -> Any:
-    if isinstance(init, dict):
-        return tuple((name, _hashable(init[name])) for name in sorted(init))
-    if init is None:
-        return None
-    array = np.asarray(init)
-    return array.shape, array.dtype.str, array.tobytes()
+    arrays = [(str(path), np.asarray(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(init)]
+    return tuple((path, array.shape, array.dtype.str, array.tobytes()) for path, array in arrays)
 
 
 def _pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -99,10 +99,7 @@ class Dirichlet(AbstractShares):
         return Simplex(self.k)
 
     def parameters(self):
-        return {
-            "concentration": positive_parameter(2.0 * self.k),
-            "mean": Parameter((self.k,), constraints.simplex),
-        }
+        return {"concentration": positive_parameter(2.0 * self.k), "mean": Parameter((self.k,), constraints.simplex)}
 
     def _concentrations(self, params: Params) -> Array:
         return jnp.exp(self._log_concentrations(params))

@@ -97,9 +97,8 @@ class AbstractChart(eqx.Module):
 
     def normal_quantile(self, loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray | None:
         """Return the marginal quantile, as `normal_moments`."""
-        if self.support.event_dim:
-            return None
-        return np.asarray(self.value(jnp.asarray(_normal_quantile(loc, log_sd, p))))
+        u = jnp.asarray(_normal_quantile(loc, log_sd, p))
+        return None if self.support.event_dim else np.asarray(self.value(u))
 
 
 def _normal_quantile(loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray:

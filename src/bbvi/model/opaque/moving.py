@@ -153,14 +153,11 @@ def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Flat, Fla
     """Draw two values of everything that differ in every factor, if some of a few random ones do."""
     base, other = [], []
     for slot in probe.slots:
-        first, *rest = slot.some(8, generator)
-        second = rest[0].copy()
-        axes = tuple(range(1, first.ndim))
-        for candidate in rest[1:]:
-            same = (second == first).all(axis=axes)
-            second[same] = candidate[same]
+        values = slot.some(8, generator)
+        first, rest = values[0], values[1:]
+        differs = (rest != first).reshape(*rest.shape[:2], -1).any(-1)
         base.append(first)
-        other.append(second)
+        other.append(rest[differs.argmax(0), np.arange(len(first))])
     return base, other
 
 

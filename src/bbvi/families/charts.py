@@ -5,6 +5,8 @@ A chart answers all questions about values that do not depend on their distribut
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -18,6 +20,11 @@ from numpyro.distributions import biject_to, constraints
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _FEW = 3  # the largest of arbitrary integers
+
+
+def marginal(mean: np.ndarray, std: np.ndarray, ppf: Callable[[float], np.ndarray]) -> SimpleNamespace:
+    """Return mean, standard deviation and quantiles in the form that scipy.stats has them."""
+    return SimpleNamespace(mean=lambda: mean, std=lambda: std, ppf=ppf)
 
 
 def smallest(x: Array) -> Any:
@@ -87,18 +94,14 @@ class AbstractChart(eqx.Module):
         raw = generator.normal(size=(*shape, *chart.coordinates_shape))
         return np.asarray(chart.value(jnp.asarray(raw, float)))
 
-    def normal_moments(self, loc: np.ndarray, log_sd: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return mean and sd of z whose coordinates are Normal; None where only draws can tell."""
+    def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace | None:
+        """Return the marginals of z whose coordinates are Normal; None where only draws can tell."""
         if self.support.event_dim:
             return None
         values = np.asarray(self.value(jnp.asarray(loc[..., None] + np.exp(log_sd)[..., None] * _NODES)))
         mean = (values * _WEIGHTS).sum(-1)
-        return mean, np.sqrt((_WEIGHTS * (values - mean[..., None]) ** 2).sum(-1))
-
-    def normal_quantile(self, loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray | None:
-        """Return the marginal quantile, as `normal_moments`."""
-        u = jnp.asarray(_normal_quantile(loc, log_sd, p))
-        return None if self.support.event_dim else np.asarray(self.value(u))
+        std = np.sqrt((_WEIGHTS * (values - mean[..., None]) ** 2).sum(-1))
+        return marginal(mean, std, lambda p: np.asarray(self.value(jnp.asarray(_normal_quantile(loc, log_sd, p)))))
 
 
 def _normal_quantile(loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray:
@@ -111,11 +114,8 @@ class Real(AbstractChart):
     support = constraints.real
     shape: tuple[int, ...] = ()
 
-    def normal_moments(self, loc, log_sd):
-        return loc, np.exp(log_sd)
-
-    def normal_quantile(self, loc, log_sd, p):
-        return _normal_quantile(loc, log_sd, p)
+    def of_normal(self, loc, log_sd):
+        return marginal(loc, np.exp(log_sd), lambda p: _normal_quantile(loc, log_sd, p))
 
 
 class AbstractLogarithms(AbstractChart):
@@ -144,13 +144,10 @@ class Positive(AbstractLogarithms):
     def log_slope(self, coordinates):
         return coordinates
 
-    def normal_moments(self, loc, log_sd):
+    def of_normal(self, loc, log_sd):
         variance = np.exp(2 * log_sd)
         mean = np.exp(loc + variance / 2)
-        return mean, mean * np.sqrt(np.expm1(variance))
-
-    def normal_quantile(self, loc, log_sd, p):
-        return np.exp(_normal_quantile(loc, log_sd, p))
+        return marginal(mean, mean * np.sqrt(np.expm1(variance)), lambda p: np.exp(_normal_quantile(loc, log_sd, p)))
 
 
 class Unit(AbstractChart):

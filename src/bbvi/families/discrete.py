@@ -1,6 +1,6 @@
 """Families for binary, categorical and count latents."""
 
-from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, smallest
+from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, marginal, smallest
 from bbvi.families.law import Parameter, positive_parameter
 from bbvi.numerics.samplers import poisson
 
 
-def _indicator(p: np.ndarray) -> SimpleNamespace:
-    """Return moments and quantiles of what is 1 with probability p, and 0 otherwise."""
-    return SimpleNamespace(mean=lambda: p, std=lambda: np.sqrt(p * (1 - p)), ppf=lambda level: p > 1 - level)
+def _indicator(p: np.ndarray) -> Any:
+    """Return the marginals of what is 1 with probability p, and 0 otherwise."""
+    return marginal(p, np.sqrt(p * (1 - p)), lambda level: p > 1 - level)
 
 
 class Bernoulli(AbstractFamily):

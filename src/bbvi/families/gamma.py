@@ -1,13 +1,11 @@
 """Gammas by concentration and mean, and by mean and variance."""
 
-from types import SimpleNamespace
-
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Positive, smallest
+from bbvi.families.charts import Positive, marginal, smallest
 from bbvi.families.law import Params, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
@@ -50,9 +48,7 @@ class Gamma(AbstractFamily):
 
     def frozen(self, values):
         a, mean = values["concentration"], values["mean"]
-        return SimpleNamespace(
-            mean=lambda: mean, std=lambda: mean / np.sqrt(a), ppf=lambda p: scipy.special.gammaincinv(a, p) * mean / a
-        )
+        return marginal(mean, mean / np.sqrt(a), lambda p: scipy.special.gammaincinv(a, p) * mean / a)
 
 
 class GammaByVariance(AbstractFamily):

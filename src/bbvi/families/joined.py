@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from bbvi.families.charts import AbstractChart
+from bbvi.families.charts import AbstractChart, marginal
 
 
 class _JoinedConstraint(constraints.Constraint):
@@ -50,13 +50,11 @@ class Joined(AbstractChart):
     def log_slope(self, coordinates):
         return sum(part.log_slope(u).sum(-1) for part, u in _cut(self.parts, coordinates))
 
-    def normal_moments(self, loc, log_sd):
-        found = [part.normal_moments(*own) for part, *own in _cut(self.parts, loc, log_sd)]
-        return tuple(np.concatenate([np.asarray(pair[k]) for pair in found], -1) for k in range(2))
-
-    def normal_quantile(self, loc, log_sd, p):
-        found = [part.normal_quantile(*own, p) for part, *own in _cut(self.parts, loc, log_sd)]
-        return np.concatenate([np.asarray(own) for own in found], -1)
+    def of_normal(self, loc, log_sd):
+        found = [part.of_normal(*own) for part, *own in _cut(self.parts, loc, log_sd)]
+        mean = np.concatenate([part.mean() for part in found], -1)
+        std = np.concatenate([part.std() for part in found], -1)
+        return marginal(mean, std, lambda p: np.concatenate([part.ppf(p) for part in found], -1))
 
 
 def _cut(parts: tuple[AbstractChart, ...], *arrays: Any) -> list[tuple[Any, ...]]:

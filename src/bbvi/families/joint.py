@@ -242,11 +242,6 @@ class JointNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value)}
 
-    def _log_sd(self, params: Params) -> np.ndarray:
-        return np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
-
-    def moments(self, params):
-        return self.chart.normal_moments(np.asarray(params["loc"]), self._log_sd(params))
-
-    def quantile(self, params, p):
-        return self.chart.normal_quantile(np.asarray(params["loc"]), self._log_sd(params), p)
+    def _frozen(self, params):
+        log_sd = np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
+        return self.chart.of_normal(np.asarray(params["loc"]), log_sd)

@@ -1,7 +1,5 @@
 """The law of Kumaraswamy (1980) on the unit interval, like a Beta but with a closed quantile function."""
 
-from types import SimpleNamespace
-
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
@@ -9,7 +7,7 @@ from jax.nn import softplus
 from jaxtyping import Array
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Unit
+from bbvi.families.charts import Unit, marginal
 from bbvi.families.law import positive_parameter
 from bbvi.numerics.samplers import standard_exponential
 
@@ -43,11 +41,8 @@ class Kumaraswamy(AbstractFamily):
     def frozen(self, values):
         a, b = values["concentration1"], values["concentration0"]
         mean, mean_of_square = (b * scipy.special.beta(1 + n / a, b) for n in (1, 2))
-        return SimpleNamespace(
-            mean=lambda: mean,
-            std=lambda: np.sqrt(mean_of_square - mean**2),
-            ppf=lambda p: (-np.expm1(np.log1p(-p) / b)) ** (1 / a),
-        )
+        std = np.sqrt(mean_of_square - mean**2)
+        return marginal(mean, std, lambda p: (-np.expm1(np.log1p(-p) / b)) ** (1 / a))
 
 
 def _other(log_s: Array) -> Array:

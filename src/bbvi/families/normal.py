@@ -58,11 +58,8 @@ class AbstractNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value), "scale": jnp.ones_like(value)}
 
-    def moments(self, params):
-        return self.chart.normal_moments(np.asarray(params["loc"]), np.asarray(params["scale"]))
-
-    def quantile(self, params, p):
-        return self.chart.normal_quantile(np.asarray(params["loc"]), np.asarray(params["scale"]), p)
+    def _frozen(self, params):
+        return self.chart.of_normal(np.asarray(params["loc"]), np.asarray(params["scale"]))
 
 
 class Normal(AbstractNormal):

@@ -19,11 +19,19 @@ class GammaE(dist.Gamma):
     """
 
     arg_constraints = {"mean": constraints.positive, "variance": constraints.positive}  # noqa: RUF012
-    pytree_data_fields = ()  # besides those of a Gamma, concentration and rate
+    pytree_data_fields = ("_mean", "_variance")
 
     def __init__(self, mean=1.0, variance=1.0, *, validate_args=None):
-        mean, variance = jnp.asarray(mean), jnp.asarray(variance)
-        super().__init__(mean**2 / variance, mean / variance, validate_args=validate_args)
+        self._mean, self._variance = jnp.asarray(mean), jnp.asarray(variance)
+        super().__init__(self._mean**2 / self._variance, self._mean / self._variance, validate_args=validate_args)
+
+    @property
+    def mean(self):
+        return jnp.broadcast_to(self._mean, self.batch_shape)
+
+    @property
+    def variance(self):
+        return jnp.broadcast_to(self._variance, self.batch_shape)
 
     def sample(self, key, sample_shape=()):
         return super().sample(random.fold_in(key, 0), sample_shape)

@@ -206,9 +206,8 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
 def check_declared(probe: Probe, known: np.ndarray) -> str | None:
     """Move whole latents and a few single factors; describe a change that was not declared, if there is one."""
     generator = np.random.default_rng(0)
-    whole = np.zeros((len(probe.slots), probe.num_factors), bool)
-    for moved, slot in zip(whole, probe.slots, strict=True):
-        moved[slot.begin : slot.end] = True
+    sizes = [slot.end - slot.begin for slot in probe.slots]
+    whole = np.repeat(np.eye(len(sizes), dtype=bool), sizes, axis=1)
     for row in _spread(probe.rows, _FEWEST_GROUPS):
         for _ in range(_DECLARED_POINTS):
             moves = np.concatenate([whole, single_moves(probe, known, generator, _DECLARED_MOVES)])

@@ -155,16 +155,16 @@ def _factor(directions: Array) -> Float[Array, "rank rank"]:
     return jnp.linalg.cholesky(jnp.eye(directions.shape[1]) + directions.T @ directions)
 
 
-def _explained(directions: Array, w: Array) -> Float[Array, " rank"]:
-    """Return the f that minimises |w - V f|**2 + |f|**2."""
-    return cho_solve((_factor(directions), True), directions.T @ w)
+def _explained(directions: Array, w: Array) -> tuple[Float[Array, " rank"], Float[Array, " size"]]:
+    """Return the f that minimises |w - V f|**2 + |f|**2, and the rest w - V f."""
+    f = cho_solve((_factor(directions), True), directions.T @ w)
+    return f, w - directions @ f
 
 
 @jax.custom_jvp
 def _square(directions: Array, w: Array) -> Float[Array, ""]:
     """Return w' (I + VV')^-1 w, the minimum of |w - V f|**2 + |f|**2 over f."""
-    f = _explained(directions, w)
-    rest = w - directions @ f
+    f, rest = _explained(directions, w)
     return rest @ rest + f @ f
 
 
@@ -172,8 +172,7 @@ def _square(directions: Array, w: Array) -> Float[Array, ""]:
 def _square_jvp(primals, tangents):
     # at the minimum a change of f changes nothing: no derivative of the factorisation is needed for each draw
     (directions, w), (d_directions, dw) = primals, tangents
-    f = _explained(directions, w)
-    rest = w - directions @ f
+    f, rest = _explained(directions, w)
     return rest @ rest + f @ f, 2 * rest @ (dw - d_directions @ f)
 
 

@@ -201,7 +201,7 @@ def chosen(analysis: Analysis, data: Any, gradient: Any, estimators: Mapping[str
         return kinds.pop() if len(kinds) == 1 else mixed, list(latents)
     own = {
         bbvi.Pathwise: [name for name in latents if name in smooth_latents(analysis)],
-        bbvi.LocalExpectation: [name for name in latents if latents[name].family.support_values() is not None],
+        bbvi.LocalExpectation: [name for name in latents if latents[name].family.chart.values() is not None],
     }.get(type(gradient), list(latents))
     if len(own) == len(latents):
         return gradient, own

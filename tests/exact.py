@@ -33,7 +33,7 @@ class Given(AbstractDraws):
     chunk: int | None = eqx.field(static=True, default=None)
 
     def sample(self, name, family, params, address):
-        table, rest = self.table[name], (-1, *family.event_shape(), self.num)
+        table, rest = self.table[name], (-1, *family.chart.shape, self.num)
         if name in self.locals:
             return table.reshape(table.shape[0], *rest)[address.group, address.element, ..., address.sample]
         return table.reshape(rest)[address.element, ..., address.sample]
@@ -236,8 +236,8 @@ class Exact:
             return np.eye(*latent.event, dtype=np.int32)
         if latent.support == "binary":
             return np.arange(2)
-        if hasattr(latent.family.support(), "upper_bound"):
-            return np.arange(latent.family.support().upper_bound + 1)
+        if hasattr(latent.family.chart.support, "upper_bound"):
+            return np.arange(latent.family.chart.support.upper_bound + 1)
         return np.arange(np.max(latent.family.quantile(self.posterior.params[name], 1 - 1e-12)) + 1)
 
     def outcomes(self) -> dict[str, np.ndarray]:

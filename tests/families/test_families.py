@@ -94,7 +94,9 @@ def grid(name):
 
 def log_mass(params, u, family):
     """log q in coordinates: the density of z times |dz/du|."""
-    log_slope = u if family.log_value(u) is not None else jnp.log(jnp.abs(jax.vmap(jax.grad(family.value))(u)))
+    log_slope = (
+        u if family.chart.log_value(u) is not None else jnp.log(jnp.abs(jax.vmap(jax.grad(family.chart.value))(u)))
+    )
     return jax.vmap(lambda v: family.log_prob(params, v))(u), log_slope
 
 
@@ -118,7 +120,7 @@ def exact_gradient_continuous(name):
     params = parameters(latent)
     u, du, family = grid(name)
     _, log_slope = log_mass(params, u, family)
-    target = FROM_LOG[name](u) if name in FROM_LOG else jax.vmap(lambda v: log_p(family.value(v)))(u)
+    target = FROM_LOG[name](u) if name in FROM_LOG else jax.vmap(lambda v: log_p(family.chart.value(v)))(u)
 
     def elbo(p):
         log_q = jax.vmap(lambda v: family.log_prob(p, v))(u)
@@ -201,7 +203,7 @@ def test_discrete_draws_have_their_probabilities(name):
 def test_coordinates_invert_value(name):
     latent, _ = CONTINUOUS[name]
     u = jnp.linspace(-3.0, 3.0, 7)
-    back = jax.vmap(lambda v: latent.family.coordinates(latent.family.value(v)))(u)
+    back = jax.vmap(lambda v: latent.family.chart.coordinates(latent.family.chart.value(v)))(u)
     np.testing.assert_allclose(back, u, atol=2e-5)
 
 
@@ -212,7 +214,7 @@ def test_moments_and_quantiles_agree_with_the_density(name):
     u, du, family = grid(name)
     log_q, log_slope = log_mass(params, u, family)
     mass = np.nan_to_num(np.exp(np.asarray(log_q + log_slope, np.float64))) * du
-    values = np.asarray(jax.vmap(family.value)(u), np.float64)
+    values = np.asarray(jax.vmap(family.chart.value)(u), np.float64)
     inside = mass > 0
     mean = (mass[inside] * values[inside]).sum()
     sd = np.sqrt((mass[inside] * (values[inside] - mean) ** 2).sum())
@@ -271,7 +273,7 @@ def test_draws_and_scores_stay_finite_where_single_precision_ends(latent, values
     samples = jnp.arange(num, dtype=jnp.uint32)
     u = draw_latent(MonteCarlo(num), "z", latent, params, key=seed_key(3), group=0, samples=samples, lengths={})
     log_q, h = jax.jit(jax.vmap(lambda v: score(family, params, v)))(u)
-    assert bool(jnp.all(family.support()(jax.vmap(family.value)(u))))
+    assert bool(jnp.all(family.chart.support(jax.vmap(family.chart.value)(u))))
     for leaf in (u, log_q, *jax.tree.leaves(h)):
         assert bool(jnp.all(jnp.isfinite(leaf)))
 
@@ -351,7 +353,7 @@ def test_tiny_gammas_are_floored_and_counted_not_zero():
     u = draw_latent(MonteCarlo(num), "z", latent, params, key=seed_key(1), group=0, samples=samples, lengths={})
     values = np.asarray(latent_values(latent, u))
     assert (values > 0).all()
-    assert 0.3 < np.asarray(latent.family.floored(u)).mean() < 0.6
+    assert 0.3 < np.asarray(latent.family.chart.floored(u)).mean() < 0.6
     model = bbvi.Model(lambda z, _: dist.Gamma(0.02, 0.02).log_prob(z["z"]), z=latent)
     fitted = bbvi.fit(model, stop=bbvi.Budget(steps=1), draws=bbvi.MonteCarlo(200))
     assert fitted.history["floored"].iloc[0] > 50
@@ -364,9 +366,9 @@ def test_ordered_is_one_factor_with_the_density_of_its_transform():
     values = constrain(latent.family, params)
     base = dist.Normal(values["loc"], values["scale"]).to_event(1)
     expected = dist.TransformedDistribution(base, dist.transforms.OrderedTransform()).log_prob(z)
-    np.testing.assert_allclose(latent.family.log_prob(params, latent.family.coordinates(z)), expected, rtol=1e-5)
+    np.testing.assert_allclose(latent.family.log_prob(params, latent.family.chart.coordinates(z)), expected, rtol=1e-5)
     address = Address(seed_key(0), jnp.uint32(0), jnp.uint32(0), jnp.uint32(0))
-    assert bool(jnp.all(jnp.diff(latent.family.value(latent.family.sample(params, address))) > 0))
+    assert bool(jnp.all(jnp.diff(latent.family.chart.value(latent.family.sample(params, address))) > 0))
 
 
 def test_gamma_e_is_the_gamma_of_its_moments():

@@ -44,11 +44,11 @@ def test_density_is_that_of_a_multivariate_normal_pushed_onto_the_support(suppor
     assert (latent.shape, latent.event) == ((), (4,))
 
     def both(params):
-        normal, bijection = dist.MultivariateNormal(params["loc"], covariance(params)), biject_to(family.support())
+        normal, bijection = dist.MultivariateNormal(params["loc"], covariance(params)), biject_to(family.chart.support)
         u = normal.sample(jax.random.key(1), (20,))
         z = bijection(u)
         jacobian = bijection.log_abs_det_jacobian(u, z).reshape(20, -1).sum(-1)
-        found = jax.vmap(lambda z_i: family.log_prob(params, family.coordinates(z_i)))(z)
+        found = jax.vmap(lambda z_i: family.log_prob(params, family.chart.coordinates(z_i)))(z)
         return found, normal.log_prob(u) - jacobian
 
     np.testing.assert_allclose(*jax.jit(both)(params), rtol=2e-3, atol=2e-3)
@@ -153,7 +153,7 @@ def test_what_a_posterior_answers_agrees_with_its_draws(support):
     model = bbvi.Model(lambda z, _: z["z"].sum() * 1.0, z=latent)
     posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0)).replace({"z": parameters(latent, 2.0)})
     x = np.asarray(posterior.sample(num, 5)["z"], np.float64)
-    assert bool(np.all(np.asarray(latent.family.support()(jnp.asarray(x)))))
+    assert bool(np.all(np.asarray(latent.family.chart.support(jnp.asarray(x)))))
     # where there is no closed form, moments are those of 8192 draws
     per_draw = 1 / num + (1 / 8192 if support in ("ordered", "simplex") else 0)
     assert (np.abs(posterior.mean()["z"] - x.mean(0)) < 5 * x.std(0) * np.sqrt(per_draw)).all()

@@ -239,7 +239,7 @@ def natural_parameters(family, params):
     if "variance" in values:
         return np.array([values["mean"] ** 2 / values["variance"], values["mean"] / values["variance"]])
     total, mean = values["concentration"], values["mean"]
-    if family.support() is dist.constraints.positive:
+    if family.chart.support is dist.constraints.positive:
         return np.array([total, total / mean])
     return np.asarray(total * (mean if mean.ndim else jnp.array([mean, 1 - mean])))
 

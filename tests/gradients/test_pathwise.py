@@ -81,9 +81,9 @@ def exact_gradient(model, start, log_p, name):
     with jax.enable_x64(True):
         u = jnp.linspace(low, high, 400_001)
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), start.params["z"])
-        z = jax.vmap(family.value)(u)
-        log_slope = jnp.log(jnp.abs(jax.vmap(jax.grad(family.value))(u)))
-        if family.log_value(u) is not None:
+        z = jax.vmap(family.chart.value)(u)
+        log_slope = jnp.log(jnp.abs(jax.vmap(jax.grad(family.chart.value))(u)))
+        if family.chart.log_value(u) is not None:
             log_slope = u
         values = log_p(z)
         if name == "Gamma, tiny shape":  # log z where z itself underflows

@@ -39,7 +39,7 @@ def for_all_latents(model, estimator):
     """With the score function for latents whose values cannot be listed, where the estimator needs them."""
     if not isinstance(estimator, bbvi.LocalExpectation):
         return estimator
-    others = [n for n, latent in model.problem.latents.items() if latent.family.support_values() is None]
+    others = [n for n, latent in model.problem.latents.items() if latent.family.chart.values() is None]
     score = UNBIASED["Eq. 6"]
     return (
         Mixed(tuple((n, score if n in others else estimator) for n in model.problem.latents)) if others else estimator

@@ -133,7 +133,7 @@ def _shapes(problem: Problem, names: Any) -> Shapes:
     found: Shapes = {}
     for name in names:
         latent = problem.latents[name]
-        dtype = jax.dtypes.canonicalize_dtype(int if latent.family.is_discrete() else float)
+        dtype = jax.dtypes.canonicalize_dtype(int if latent.family.chart.is_discrete else float)
         found[name] = jax.ShapeDtypeStruct(problem.shape(name) + latent.event, dtype)
     return found | jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
 

@@ -17,7 +17,6 @@ from bbvi.diagnostics.plot_blankets import percent, plot_blankets
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
-from bbvi.model.latents import type_name
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
@@ -132,7 +131,7 @@ class Explanation:
             for readings in self.readings.values():
                 if name in readings:
                     counts = counts + readings[name].per_latent()
-            row = [name, str(shape + latent.event), type_name(latent.family), _span(counts)]
+            row = [name, str(shape + latent.event), latent.family.name, _span(counts)]
             rows.append([*row, self.estimators.get(name, "held")] if self.estimators else row)
         return rows
 

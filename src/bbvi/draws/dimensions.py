@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.colouring import first_fit, possible_reads
 from bbvi.blankets.jaxpr.inline import retrace
-from bbvi.model.latents import Latent, type_name
+from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
 from bbvi.numerics.address import AbstractNet, Address
 
@@ -96,7 +96,7 @@ def _num_uniforms(name: str, latent: Latent) -> tuple[int, int]:
         closed = retrace(jax.make_jaxpr(lambda p: family.sample(p, address))(params), {})
     except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without
         raise ValueError(
-            f"QuasiMonteCarlo: q of {name!r} is {type_name(family)}, which cannot be drawn by inversion: numpyro has no "
+            f"QuasiMonteCarlo: q of {name!r} is {family.name}, which cannot be drawn by inversion: numpyro has no "
             "icdf for it; choose another q, or draws=bbvi.MonteCarlo"
         ) from None
     used = {atom for eqn in closed.jaxpr.eqns for atom in eqn.invars if not isinstance(atom, Literal)}

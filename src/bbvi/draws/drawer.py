@@ -206,7 +206,7 @@ def _density(family: AbstractFamily, coordinates: Any, float_: Any) -> Staged:
 
 def _is_scalar(family: AbstractFamily) -> bool:
     """Tell whether a draw is one number of few scalar parameters, so that its derivatives are few."""
-    return family.event_shape() == () and all(entry.raw_shape() == () for entry in family.parameters().values())
+    return family.chart.shape == () and all(entry.raw_shape() == () for entry in family.parameters().values())
 
 
 def _shapes(family: AbstractFamily, float_: Any) -> Any:

@@ -155,7 +155,7 @@ def draw_latent(
 
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
     """Turn coordinates into the z that the model sees."""
-    return _over_factors(latent, latent.family.value, -1, 0)(coordinates)
+    return _over_factors(latent, latent.family.chart.value, -1, 0)(coordinates)
 
 
 def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:

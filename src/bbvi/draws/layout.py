@@ -117,7 +117,7 @@ class Layout(NamedTuple):
 
     def num_floored(self, name: str, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
         """Count the draws that had to be moved to stay inside the support."""
-        moved = jax.vmap(jax.vmap(self.latents[name].latent.family.floored, in_axes=-1, out_axes=-1))
+        moved = jax.vmap(jax.vmap(self.latents[name].latent.family.chart.floored, in_axes=-1, out_axes=-1))
         per_row = sum_over_samples(lambda u, c: only_counted(c, moved(u)).astype(jnp.float32), u, counts)
         return zero_padding(rows.real, per_row).sum().astype(jnp.int32)
 
@@ -170,7 +170,7 @@ def lay_out(
 def model_values(latents: Mapping[str, Latent], u: Arrays, on: Array) -> tuple[Arrays, Arrays]:
     """Give what the model sees of these draws, and the logarithms that q has."""
     values = {n: materialise(on, lambda x, latent=latents[n]: latent_values(latent, x), x) for n, x in u.items()}
-    logs = {name: latents[name].family.log_value(x) for name, x in u.items()}
+    logs = {name: latents[name].family.chart.log_value(x) for name, x in u.items()}
     return values, {name: log for name, log in logs.items() if log is not None}
 
 

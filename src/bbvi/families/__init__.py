@@ -17,7 +17,7 @@ from bbvi.families.charts import (
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, OneHot, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
-from bbvi.families.joined import Joined, Vector
+from bbvi.families.joined import Joined
 from bbvi.families.joint import AbstractCovariance, FullRank, JointNormal, LowRank
 from bbvi.families.kumaraswamy import Kumaraswamy
 from bbvi.families.law import AbstractLaw, Parameter, Params, constrain, positive_parameter, score
@@ -32,5 +32,5 @@ __all__ = [
     "Geometric", "HalfNormal", "InverseGamma", "Joined", "JointNormal", "Kumaraswamy", "Laplace", "LogNormal",
     "Logistic", "LowRank", "NegativeBinomial", "Normal", "NumpyroFamily", "OneHot", "OneHotVectors", "Parameter",
     "Params", "Poisson", "Positive", "Real", "Simplex", "StudentT", "Through", "TransformedNormal", "Unit",
-    "Vector", "Weibull", "constrain", "location_and_scale", "positive_parameter", "resolve", "score",
+    "Weibull", "constrain", "location_and_scale", "positive_parameter", "resolve", "score",
 ]  # fmt: skip

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
-from numpyro.distributions import constraints
 
 from bbvi.families.charts import AbstractChart
 from bbvi.families.law import AbstractLaw, Params, constrain
@@ -33,38 +31,6 @@ class AbstractFamily(AbstractLaw):
         """Return what is not fitted, under the names that a user gave it by."""
         return {}
 
-    def event_shape(self) -> tuple[int, ...]:
-        """Return the shape of one value."""
-        return self.chart.shape
-
-    def support(self) -> constraints.Constraint:
-        """Return where the values live."""
-        return self.chart.support
-
-    def is_discrete(self) -> bool:
-        """Tell whether the values are integers."""
-        return self.chart.is_discrete
-
-    def support_values(self) -> np.ndarray | None:
-        """List the coordinates of all values, `(values, *event)`, where these are few enough."""
-        return self.chart.values()
-
-    def value(self, coordinates: Array) -> Array:
-        """Return the z of these coordinates."""
-        return self.chart.value(coordinates)
-
-    def log_value(self, coordinates: Array) -> Array | None:
-        """Return log z where the coordinates have it."""
-        return self.chart.log_value(coordinates)
-
-    def coordinates(self, value: Array) -> Array:
-        """Return the coordinates of this z."""
-        return self.chart.coordinates(value)
-
-    def floored(self, coordinates: Array) -> Array:
-        """Tell whether `value` had to move z to stay inside the support in floating point."""
-        return self.chart.floored(coordinates)
-
     def moments(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
         """Return mean and standard deviation for any number of factors at once; None where only draws can tell."""
         frozen = self._frozen(params)
@@ -75,7 +41,7 @@ class AbstractFamily(AbstractLaw):
         frozen = self._frozen(params)
         if frozen is None:
             return None
-        return frozen.ppf(p).astype(int) if self.is_discrete() else frozen.ppf(p)
+        return frozen.ppf(p).astype(int) if self.chart.is_discrete else frozen.ppf(p)
 
     def _frozen(self, params: Params) -> Any:
         return self.frozen({name: np.asarray(v, np.float64) for name, v in constrain(self, params).items()})

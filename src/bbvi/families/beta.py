@@ -1,6 +1,6 @@
 """Beta and Dirichlet, by their means and total concentrations."""
 
-from collections.abc import Callable
+from abc import abstractmethod
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,38 @@ from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
 
 
-class Beta(AbstractFamily):
+class AbstractShares(AbstractFamily):
+    """Shares of 1 by their means and total concentration; natural parameters are the concentrations a, held as log a."""
+
+    @abstractmethod
+    def _log_concentrations(self, params: Params) -> Array:
+        """Return log a."""
+
+    @abstractmethod
+    def _from_log(self, log_concentrations: Array) -> Params:
+        """Return the parameters that have this log a."""
+
+    def natural_gradient(self, params, gradient):
+        """Return F^-1 gradient: in log a, F is diag(a**2 trigamma(a)) - trigamma(s) a a^T, s the total of a."""
+        log_concentrations = self._log_concentrations(params)
+        _, to_log = jax.vjp(self._from_log, log_concentrations)
+        (slope,) = to_log(gradient)
+        a = jnp.maximum(jnp.exp(log_concentrations), smallest(log_concentrations))
+        total = a.sum()
+        excess, excess_of_total = trigamma_excess(a), trigamma_excess(total)
+        # Sherman and Morrison's formula, with differences of large numbers taken beforehand
+        share = a / total / (1 + excess)
+        left = (share * (excess - excess_of_total)).sum()
+        along = gradient["concentration"] - (slope * (excess / (1 + excess))).sum()
+        relative = (slope / a + along * (1 + excess_of_total) / total / left) / (1 + excess)
+        return jax.jvp(self._from_log, (log_concentrations,), (relative,))[1]
+
+    def along(self, params, direction):
+        log_concentrations, relative = jax.jvp(self._log_concentrations, (params,), (direction,))
+        return self._from_log(log_concentrations + jnp.log1p(relative))
+
+
+class Beta(AbstractShares):
     """Beta by its mean and total concentration; draws are held as logits, where neither end underflows."""
 
     chart = Unit()
@@ -41,18 +72,11 @@ class Beta(AbstractFamily):
         normaliser = lgamma(a + b) - lgamma(a) - lgamma(b)
         return normaliser - (a - 1) * softplus(-coordinates) - (b - 1) * softplus(coordinates)
 
-    def _log_both(self, params: Params) -> Array:
+    def _log_concentrations(self, params):
         return params["concentration"] + log_sigmoid(jnp.stack([params["mean"], -params["mean"]]))
 
-    def _from_log(self, log_both: Array) -> Params:
-        return {"concentration": logsumexp(log_both), "mean": log_both[0] - log_both[1]}
-
-    def natural_gradient(self, params, gradient):
-        return _natural_gradient(self._log_both(params), self._from_log, gradient)
-
-    def along(self, params, direction):
-        log_both, relative = jax.jvp(self._log_both, (params,), (direction,))
-        return self._from_log(log_both + jnp.log1p(relative))
+    def _from_log(self, log_concentrations):
+        return {"concentration": logsumexp(log_concentrations), "mean": log_concentrations[0] - log_concentrations[1]}
 
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
@@ -62,7 +86,7 @@ class Beta(AbstractFamily):
         return scipy.stats.beta(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
 
-class Dirichlet(AbstractFamily):
+class Dirichlet(AbstractShares):
     """Dirichlet over k categories by its mean and total concentration; draws are held as log z.
 
     One vector is one factor of q.
@@ -75,10 +99,7 @@ class Dirichlet(AbstractFamily):
         return Simplex(self.k)
 
     def parameters(self):
-        return {
-            "concentration": positive_parameter(2.0 * self.k),
-            "mean": Parameter((self.k,), constraints.simplex),
-        }
+        return {"concentration": positive_parameter(2.0 * self.k), "mean": Parameter((self.k,), constraints.simplex)}
 
     def _concentrations(self, params: Params) -> Array:
         return jnp.exp(self._log_concentrations(params))
@@ -92,26 +113,19 @@ class Dirichlet(AbstractFamily):
         a = self._concentrations(params)
         return ((a - 1) * coordinates - lgamma(a)).sum() + lgamma(a.sum())
 
-    def _log_concentrations(self, params: Params) -> Array:
+    def _log_concentrations(self, params):
         # logits of the share that each category takes of what the ones before have left
         logits = jnp.asarray(params["mean"]) - self._left()
         ends = [(0, 0)] * (logits.ndim - 1)
         left = jnp.pad(jnp.cumsum(log_sigmoid(-logits), axis=-1), [*ends, (1, 0)])
         return params["concentration"][..., None] + left + jnp.pad(log_sigmoid(logits), [*ends, (0, 1)])
 
-    def _from_log(self, log_concentrations: Array) -> Params:
+    def _from_log(self, log_concentrations):
         after = jax.lax.cumlogsumexp(log_concentrations, reverse=True)
         return {"concentration": after[0], "mean": log_concentrations[:-1] - after[1:] + self._left()}
 
     def _left(self) -> np.ndarray:
         return np.log(np.arange(self.k - 1, 0, -1))
-
-    def natural_gradient(self, params, gradient):
-        return _natural_gradient(self._log_concentrations(params), self._from_log, gradient)
-
-    def along(self, params, direction):
-        log_concentrations, relative = jax.jvp(self._log_concentrations, (params,), (direction,))
-        return self._from_log(log_concentrations + jnp.log1p(relative))
 
     def centred(self, value):
         return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
@@ -124,18 +138,3 @@ class Dirichlet(AbstractFamily):
     def quantile(self, params, p):
         a = np.asarray(self._concentrations(params), np.float64)
         return scipy.stats.beta(a, a.sum(-1, keepdims=True) - a).ppf(p)
-
-
-def _natural_gradient(log_concentrations: Array, from_log: Callable[[Array], Params], gradient: Params) -> Params:
-    """Return F^-1 gradient: in log a, F is diag(a**2 trigamma(a)) - trigamma(s) a a^T, s the total of a."""
-    _, to_log = jax.vjp(from_log, log_concentrations)
-    (slope,) = to_log(gradient)
-    a = jnp.maximum(jnp.exp(log_concentrations), smallest(log_concentrations))
-    total = a.sum()
-    excess, excess_of_total = trigamma_excess(a), trigamma_excess(total)
-    # Sherman and Morrison's formula, with differences of large numbers taken beforehand
-    share = a / total / (1 + excess)
-    left = (share * (excess - excess_of_total)).sum()
-    along = gradient["concentration"] - (slope * (excess / (1 + excess))).sum()
-    relative = (slope / a + along * (1 + excess_of_total) / total / left) / (1 + excess)
-    return jax.jvp(from_log, (log_concentrations,), (relative,))[1]

@@ -3,7 +3,10 @@
 A chart answers all questions about values that do not depend on their distribution; a family is a law on a chart.
 """
 
+import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -17,6 +20,11 @@ from numpyro.distributions import biject_to, constraints
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _FEW = 3  # the largest of arbitrary integers
+
+
+def marginal(mean: np.ndarray, std: np.ndarray, ppf: Callable[[float], np.ndarray]) -> SimpleNamespace:
+    """Return mean, standard deviation and quantiles in the form that scipy.stats has them."""
+    return SimpleNamespace(mean=lambda: mean, std=lambda: std, ppf=ppf)
 
 
 def smallest(x: Array) -> Any:
@@ -44,8 +52,8 @@ class AbstractChart(eqx.Module):
 
     @property
     def num_categories(self) -> int:
-        """How many categories a value chooses between, or shares 1 among; 1 where there is no such number."""
-        return 1
+        """How many categories a value chooses between, or shares 1 among: one for each entry of a vector."""
+        return self.shape[0] if self.shape else 1
 
     @property
     def coordinates_shape(self) -> tuple[int, ...]:
@@ -86,17 +94,14 @@ class AbstractChart(eqx.Module):
         raw = generator.normal(size=(*shape, *chart.coordinates_shape))
         return np.asarray(chart.value(jnp.asarray(raw, float)))
 
-    def normal_moments(self, loc: np.ndarray, log_sd: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return mean and sd of z whose coordinates are Normal; None where only draws can tell."""
-        if self.shape:
+    def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace | None:
+        """Return the marginals of z whose coordinates are Normal; None where only draws can tell."""
+        if self.support.event_dim:
             return None
         values = np.asarray(self.value(jnp.asarray(loc[..., None] + np.exp(log_sd)[..., None] * _NODES)))
         mean = (values * _WEIGHTS).sum(-1)
-        return mean, np.sqrt((_WEIGHTS * (values - mean[..., None]) ** 2).sum(-1))
-
-    def normal_quantile(self, loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray | None:
-        """Return the marginal quantile, as `normal_moments`."""
-        return None if self.shape else np.asarray(self.value(jnp.asarray(_normal_quantile(loc, log_sd, p))))
+        std = np.sqrt((_WEIGHTS * (values - mean[..., None]) ** 2).sum(-1))
+        return marginal(mean, std, lambda p: np.asarray(self.value(jnp.asarray(_normal_quantile(loc, log_sd, p)))))
 
 
 def _normal_quantile(loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarray:
@@ -104,23 +109,17 @@ def _normal_quantile(loc: np.ndarray, log_sd: np.ndarray, p: float) -> np.ndarra
 
 
 class Real(AbstractChart):
-    """Real numbers, held as they are."""
+    """Real numbers, or vectors of them, held as they are."""
 
     support = constraints.real
-    shape = ()
+    shape: tuple[int, ...] = ()
 
-    def normal_moments(self, loc, log_sd):
-        return loc, np.exp(log_sd)
-
-    def normal_quantile(self, loc, log_sd, p):
-        return _normal_quantile(loc, log_sd, p)
+    def of_normal(self, loc, log_sd):
+        return marginal(loc, np.exp(log_sd), lambda p: _normal_quantile(loc, log_sd, p))
 
 
-class Positive(AbstractChart):
-    """Positive numbers, held as log z."""
-
-    support = constraints.positive
-    shape = ()
+class AbstractLogarithms(AbstractChart):
+    """Positive numbers of any kind, held as log z."""
 
     def value(self, coordinates):
         return jnp.maximum(jnp.exp(coordinates), smallest(coordinates))
@@ -132,18 +131,23 @@ class Positive(AbstractChart):
         return jnp.log(value)
 
     def floored(self, coordinates):
-        return coordinates < float(np.log(smallest(coordinates)))
+        below = coordinates < float(np.log(smallest(coordinates)))
+        return jnp.any(below, axis=-1) if self.shape else below
+
+
+class Positive(AbstractLogarithms):
+    """Positive numbers, or vectors of them, held as log z."""
+
+    support = constraints.positive
+    shape: tuple[int, ...] = ()
 
     def log_slope(self, coordinates):
         return coordinates
 
-    def normal_moments(self, loc, log_sd):
+    def of_normal(self, loc, log_sd):
         variance = np.exp(2 * log_sd)
         mean = np.exp(loc + variance / 2)
-        return mean, mean * np.sqrt(np.expm1(variance))
-
-    def normal_quantile(self, loc, log_sd, p):
-        return np.exp(_normal_quantile(loc, log_sd, p))
+        return marginal(mean, mean * np.sqrt(np.expm1(variance)), lambda p: np.exp(_normal_quantile(loc, log_sd, p)))
 
 
 class Unit(AbstractChart):
@@ -171,7 +175,7 @@ class Unit(AbstractChart):
         return -softplus(coordinates) - softplus(-coordinates)
 
 
-class Simplex(AbstractChart):
+class Simplex(AbstractLogarithms):
     """Vectors of k positive numbers that sum to 1, held as log z."""
 
     k: int
@@ -182,28 +186,12 @@ class Simplex(AbstractChart):
         return (self.k,)
 
     @property
-    def num_categories(self):
-        return self.k
-
-    @property
     def unconstrained(self):
         return Through(self.support, self.shape)
 
-    def value(self, coordinates):
-        return Positive().value(coordinates)
-
-    def log_value(self, coordinates):
-        return coordinates
-
-    def coordinates(self, value):
-        return jnp.log(value)
-
-    def floored(self, coordinates):
-        return jnp.any(Positive().floored(coordinates), axis=-1)
-
 
 class Through(AbstractChart):
-    """Any continuous support, by numpyro's bijection from real numbers: intervals, ordered vectors."""
+    """Any continuous support, by numpyro's bijection from real numbers: intervals, vectors of them, ordered vectors."""
 
     support: constraints.Constraint
     shape: tuple[int, ...] = ()
@@ -226,9 +214,15 @@ class Through(AbstractChart):
 class AbstractIntegers(AbstractChart):
     """0, 1, ..., `top`, or without end."""
 
+    shape = ()
+
     @property
     @abstractmethod
     def top(self) -> int | None: ...
+
+    @property
+    def support(self):
+        return constraints.nonnegative_integer if self.top is None else constraints.integer_interval(0, self.top)
 
     def values(self):
         return None if self.top is None else np.arange(self.top + 1)
@@ -242,7 +236,6 @@ class Binary(AbstractIntegers):
     """0 or 1."""
 
     support = constraints.boolean
-    shape = ()
     top = 1
 
 
@@ -250,11 +243,6 @@ class Categories(AbstractIntegers):
     """0, ..., k - 1, as names of categories."""
 
     k: int
-    shape = ()
-
-    @property
-    def support(self):
-        return constraints.integer_interval(0, self.top)
 
     @property
     def top(self):
@@ -268,16 +256,7 @@ class Categories(AbstractIntegers):
 class Counts(AbstractIntegers):
     """0, 1, 2, ..., which may have a bound."""
 
-    bound: int | None = None
-    shape = ()
-
-    @property
-    def top(self):
-        return self.bound
-
-    @property
-    def support(self):
-        return constraints.nonnegative_integer if self.top is None else constraints.integer_interval(0, self.top)
+    top: int | None = None
 
 
 class _OneHot(constraints.ParameterFreeConstraint):
@@ -300,15 +279,17 @@ class OneHotVectors(AbstractChart):
     def shape(self):
         return (self.k,)
 
-    @property
-    def num_categories(self):
-        return self.k
-
     def values(self):
         return np.eye(self.k, dtype=int)
 
     def some_values(self, shape, generator):
         return np.eye(self.k, dtype=np.int32)[generator.integers(0, self.k, shape)]
+
+
+def vectors(chart: AbstractChart, length: int) -> AbstractChart:
+    """Return the chart of vectors of numbers on the same support; their coordinates are any real numbers."""
+    each: Any = chart.unconstrained
+    return dataclasses.replace(each, shape=(length,))
 
 
 def agree(chart: AbstractChart, declared: AbstractChart) -> bool:

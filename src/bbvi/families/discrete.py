@@ -1,5 +1,7 @@
 """Families for binary, categorical and count latents."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,14 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, smallest
+from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, marginal, smallest
 from bbvi.families.law import Parameter, positive_parameter
 from bbvi.numerics.samplers import poisson
+
+
+def _indicator(p: np.ndarray) -> Any:
+    """Return the marginals of what is 1 with probability p, and 0 otherwise."""
+    return marginal(p, np.sqrt(p * (1 - p)), lambda level: p > 1 - level)
 
 
 class Bernoulli(AbstractFamily):
@@ -35,25 +42,31 @@ class Bernoulli(AbstractFamily):
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, -2.0)}
 
-    def moments(self, params):
-        p = np.asarray(sigmoid(params["logits"]))
-        return p, np.sqrt(p * (1 - p))
-
-    def quantile(self, params, p):
-        return (np.asarray(sigmoid(params["logits"])) > 1 - p).astype(int)
+    def _frozen(self, params):
+        return _indicator(np.asarray(sigmoid(params["logits"])))
 
 
-class Categorical(AbstractFamily):
-    """Categorical over 0 .. k-1 by k logits; category codes have no moments."""
+class AbstractCategories(AbstractFamily):
+    """k categories by k logits."""
 
     k: int
+
+    def parameters(self):
+        return {"logits": Parameter((self.k,), constraints.real_vector)}
+
+    def natural_gradient(self, params, gradient):
+        p = softmax(params["logits"])
+        direction = gradient["logits"] / jnp.maximum(p, smallest(p))
+        # F is blind to a shift of all logits: their mean stays
+        return {"logits": direction - direction.mean()}
+
+
+class Categorical(AbstractCategories):
+    """Categorical over 0 .. k-1; category codes have no moments."""
 
     @property
     def chart(self):
         return Categories(self.k)
-
-    def parameters(self):
-        return {"logits": Parameter((self.k,), constraints.real_vector)}
 
     def sample(self, params, address):
         cumulative = jnp.cumsum(softmax(params["logits"]))
@@ -63,27 +76,16 @@ class Categorical(AbstractFamily):
         picked = jnp.arange(self.k) == coordinates
         return jnp.where(picked, log_softmax(params["logits"]), 0).sum()
 
-    def natural_gradient(self, params, gradient):
-        p = softmax(params["logits"])
-        direction = gradient["logits"] / jnp.maximum(p, smallest(p))
-        # F is blind to a shift of all logits: their mean stays
-        return {"logits": direction - direction.mean()}
-
     def centred(self, value):
         return {"logits": jnp.where(jnp.arange(self.k) == value[..., None], 2.0, 0.0)}
 
 
-class OneHot(AbstractFamily):
-    """Categorical over k values by k logits; a value is a vector of k integers, and one factor of q."""
-
-    k: int
+class OneHot(AbstractCategories):
+    """Categorical over k values; a value is a vector of k integers, and one factor of q."""
 
     @property
     def chart(self):
         return OneHotVectors(self.k)
-
-    def parameters(self):
-        return Categorical(self.k).parameters()
 
     def sample(self, params, address):
         return jax.nn.one_hot(Categorical(self.k).sample(params, address), self.k, dtype=int)
@@ -91,18 +93,11 @@ class OneHot(AbstractFamily):
     def log_prob(self, params, coordinates):
         return jnp.where(coordinates == 1, log_softmax(params["logits"]), 0).sum()
 
-    def natural_gradient(self, params, gradient):
-        return Categorical(self.k).natural_gradient(params, gradient)
-
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, 0.0)}
 
-    def moments(self, params):
-        p = np.asarray(softmax(params["logits"]))
-        return p, np.sqrt(p * (1 - p))
-
-    def quantile(self, params, p):
-        return (np.asarray(softmax(params["logits"])) > 1 - p).astype(int)
+    def _frozen(self, params):
+        return _indicator(np.asarray(softmax(params["logits"])))
 
 
 class Poisson(AbstractFamily):

@@ -3,20 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
-from jaxtyping import Array
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Positive, smallest
-from bbvi.families.law import Params, constrain, positive_parameter
+from bbvi.families.charts import Positive, marginal, smallest
+from bbvi.families.law import Params, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
-
-
-def _gamma_log_prob(log_concentration: Array, log_mean: Array, log_z: Array) -> Array:
-    a = jnp.exp(log_concentration)
-    shifted = log_z - log_mean  # log(z / mean): the density of z / mean has no other scale in it
-    return a * (log_concentration + shifted - mark(jnp.exp(shifted))) - log_z - lgamma(a)
 
 
 class Gamma(AbstractFamily):
@@ -36,7 +29,9 @@ class Gamma(AbstractFamily):
         return log_gamma(address, concentration) - params["concentration"] + params["mean"]
 
     def log_prob(self, params, coordinates):
-        return _gamma_log_prob(params["concentration"], params["mean"], coordinates)
+        a = jnp.exp(params["concentration"])
+        shifted = coordinates - params["mean"]  # log(z / mean): the density of z / mean has no other scale in it
+        return a * (params["concentration"] + shifted - mark(jnp.exp(shifted))) - coordinates - lgamma(a)
 
     def information(self, params):
         a = jnp.maximum(jnp.exp(params["concentration"]), smallest(params["concentration"]))
@@ -51,13 +46,9 @@ class Gamma(AbstractFamily):
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
 
-    def moments(self, params):
-        values = {k: np.asarray(v, np.float64) for k, v in constrain(self, params).items()}
-        return values["mean"], values["mean"] / np.sqrt(values["concentration"])
-
-    def quantile(self, params, p):
-        a, mean = (np.asarray(constrain(self, params)[k], np.float64) for k in ("concentration", "mean"))
-        return scipy.special.gammaincinv(a, p) * mean / a
+    def frozen(self, values):
+        a, mean = values["concentration"], values["mean"]
+        return marginal(mean, mean / np.sqrt(a), lambda p: scipy.special.gammaincinv(a, p) * mean / a)
 
 
 class GammaByVariance(AbstractFamily):
@@ -85,11 +76,8 @@ class GammaByVariance(AbstractFamily):
     def centred(self, value):
         return {"mean": value, "variance": value**2 / 4}
 
-    def moments(self, params):
-        return Gamma().moments(_by_concentration(params))
-
-    def quantile(self, params, p):
-        return Gamma().quantile(_by_concentration(params), p)
+    def _frozen(self, params):
+        return Gamma()._frozen(_by_concentration(params))
 
 
 def _by_concentration(params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""Vectors as one factor of q: numbers of one chart, or parts that have supports of their own, for a block of latents."""
+"""Vectors as one factor of q whose parts have supports of their own, for a block of latents."""
 
 from typing import Any
 
@@ -6,43 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from bbvi.families.charts import AbstractChart
-
-
-class Vector(AbstractChart):
-    """Vectors of `length` numbers, each on the same chart, so that they can be one factor of q."""
-
-    each: AbstractChart
-    length: int
-
-    @property
-    def support(self):
-        return self.each.support
-
-    @property
-    def shape(self):
-        return (self.length,)
-
-    def value(self, coordinates):
-        return self.each.value(coordinates)
-
-    def log_value(self, coordinates):
-        return self.each.log_value(coordinates)
-
-    def coordinates(self, value):
-        return self.each.coordinates(value)
-
-    def floored(self, coordinates):
-        return jnp.any(self.each.floored(coordinates), axis=-1)
-
-    def log_slope(self, coordinates):
-        return self.each.log_slope(coordinates)
-
-    def normal_moments(self, loc, log_sd):
-        return self.each.normal_moments(loc, log_sd)
-
-    def normal_quantile(self, loc, log_sd, p):
-        return self.each.normal_quantile(loc, log_sd, p)
+from bbvi.families.charts import AbstractChart, marginal
 
 
 class _JoinedConstraint(constraints.Constraint):
@@ -50,27 +14,21 @@ class _JoinedConstraint(constraints.Constraint):
 
     event_dim = 1
 
-    def __init__(self, parts: tuple[Vector, ...]):
+    def __init__(self, parts: tuple[AbstractChart, ...]):
         self.parts = parts
 
     def __call__(self, x):
-        inside = [part.support(own) for part, own in zip(self.parts, _cut(self.parts, x), strict=True)]
+        inside = [part.support(own) for part, own in _cut(self.parts, x)]
         return jnp.all(jnp.concatenate(inside, -1), -1)
 
     def __repr__(self):
-        return f"Joined({', '.join(f'{part.length} of {part.support}' for part in self.parts)})"
-
-    def eq(self, other, static=False):
-        return isinstance(other, _JoinedConstraint) and repr(self) == repr(other)
-
-    def tree_flatten(self):
-        return (), ((), {"parts": self.parts})
+        return f"Joined({', '.join(f'{part.shape[0]} of {part.support}' for part in self.parts)})"
 
 
 class Joined(AbstractChart):
     """The vectors of several charts, one after the other."""
 
-    parts: tuple[Vector, ...]
+    parts: tuple[AbstractChart, ...]
 
     @property
     def support(self):
@@ -78,31 +36,28 @@ class Joined(AbstractChart):
 
     @property
     def shape(self):
-        return (sum(part.length for part in self.parts),)
+        return (sum(part.shape[0] for part in self.parts),)
 
     def value(self, coordinates):
-        return jnp.concatenate([part.value(u) for part, u in self._zip(coordinates)], -1)
+        return jnp.concatenate([part.value(u) for part, u in _cut(self.parts, coordinates)], -1)
 
     def coordinates(self, value):
-        return jnp.concatenate([part.coordinates(z) for part, z in self._zip(value)], -1)
+        return jnp.concatenate([part.coordinates(z) for part, z in _cut(self.parts, value)], -1)
 
     def floored(self, coordinates):
-        return jnp.any(jnp.stack([part.floored(u) for part, u in self._zip(coordinates)], -1), -1)
+        return jnp.any(jnp.stack([part.floored(u) for part, u in _cut(self.parts, coordinates)], -1), -1)
 
     def log_slope(self, coordinates):
-        return sum(part.log_slope(u).sum(-1) for part, u in self._zip(coordinates))
+        return sum(part.log_slope(u).sum(-1) for part, u in _cut(self.parts, coordinates))
 
-    def normal_moments(self, loc, log_sd):
-        found = [part.normal_moments(*own) for part, *own in self._zip(loc, log_sd)]
-        return tuple(np.concatenate([np.asarray(pair[k]) for pair in found], -1) for k in range(2))
-
-    def normal_quantile(self, loc, log_sd, p):
-        return np.concatenate([np.asarray(part.normal_quantile(*own, p)) for part, *own in self._zip(loc, log_sd)], -1)
-
-    def _zip(self, *arrays: Any) -> Any:
-        return zip(self.parts, *(_cut(self.parts, x) for x in arrays), strict=True)
+    def of_normal(self, loc, log_sd):
+        found = [part.of_normal(*own) for part, *own in _cut(self.parts, loc, log_sd)]
+        mean = np.concatenate([part.mean() for part in found], -1)
+        std = np.concatenate([part.std() for part in found], -1)
+        return marginal(mean, std, lambda p: np.concatenate([part.ppf(p) for part in found], -1))
 
 
-def _cut(parts: tuple[Vector, ...], x: Any) -> list[Any]:
-    ends = np.cumsum([part.length for part in parts])
-    return [x[..., end - part.length : end] for part, end in zip(parts, ends, strict=True)]
+def _cut(parts: tuple[AbstractChart, ...], *arrays: Any) -> list[tuple[Any, ...]]:
+    """Return each part with its share of the last axis of each array."""
+    ends = np.cumsum([part.shape[0] for part in parts])
+    return [(p, *(x[..., end - p.shape[0] : end] for x in arrays)) for p, end in zip(parts, ends, strict=True)]

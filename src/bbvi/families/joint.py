@@ -155,16 +155,16 @@ def _factor(directions: Array) -> Float[Array, "rank rank"]:
     return jnp.linalg.cholesky(jnp.eye(directions.shape[1]) + directions.T @ directions)
 
 
-def _explained(directions: Array, w: Array) -> Float[Array, " rank"]:
-    """Return the f that minimises |w - V f|**2 + |f|**2."""
-    return cho_solve((_factor(directions), True), directions.T @ w)
+def _explained(directions: Array, w: Array) -> tuple[Float[Array, " rank"], Float[Array, " size"]]:
+    """Return the f that minimises |w - V f|**2 + |f|**2, and the rest w - V f."""
+    f = cho_solve((_factor(directions), True), directions.T @ w)
+    return f, w - directions @ f
 
 
 @jax.custom_jvp
 def _square(directions: Array, w: Array) -> Float[Array, ""]:
     """Return w' (I + VV')^-1 w, the minimum of |w - V f|**2 + |f|**2 over f."""
-    f = _explained(directions, w)
-    rest = w - directions @ f
+    f, rest = _explained(directions, w)
     return rest @ rest + f @ f
 
 
@@ -172,8 +172,7 @@ def _square(directions: Array, w: Array) -> Float[Array, ""]:
 def _square_jvp(primals, tangents):
     # at the minimum a change of f changes nothing: no derivative of the factorisation is needed for each draw
     (directions, w), (d_directions, dw) = primals, tangents
-    f = _explained(directions, w)
-    rest = w - directions @ f
+    f, rest = _explained(directions, w)
     return rest @ rest + f @ f, 2 * rest @ (dw - d_directions @ f)
 
 
@@ -242,11 +241,6 @@ class JointNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value)}
 
-    def _log_sd(self, params: Params) -> np.ndarray:
-        return np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
-
-    def moments(self, params):
-        return self.chart.normal_moments(np.asarray(params["loc"]), self._log_sd(params))
-
-    def quantile(self, params, p):
-        return self.chart.normal_quantile(np.asarray(params["loc"]), self._log_sd(params), p)
+    def _frozen(self, params):
+        log_sd = np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
+        return self.chart.of_normal(np.asarray(params["loc"]), log_sd)

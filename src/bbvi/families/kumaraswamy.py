@@ -1,7 +1,5 @@
 """The law of Kumaraswamy (1980) on the unit interval, like a Beta but with a closed quantile function."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
@@ -9,7 +7,7 @@ from jax.nn import softplus
 from jaxtyping import Array
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Unit
+from bbvi.families.charts import Unit, marginal
 from bbvi.families.law import positive_parameter
 from bbvi.numerics.samplers import standard_exponential
 
@@ -41,7 +39,10 @@ class Kumaraswamy(AbstractFamily):
         return {"concentration0": b, "concentration1": jnp.log(-jnp.expm1(-np.log(2) / b)) / jnp.log(value)}
 
     def frozen(self, values):
-        return _Frozen(values["concentration1"], values["concentration0"])
+        a, b = values["concentration1"], values["concentration0"]
+        mean, mean_of_square = (b * scipy.special.beta(1 + n / a, b) for n in (1, 2))
+        std = np.sqrt(mean_of_square - mean**2)
+        return marginal(mean, std, lambda p: (-np.expm1(np.log1p(-p) / b)) ** (1 / a))
 
 
 def _other(log_s: Array) -> Array:
@@ -55,20 +56,3 @@ def _log_other(log_s: Array) -> Array:
     """Return the logarithm of `_other`."""
     s = jnp.exp(log_s)
     return jnp.where(s > _LARGE, jnp.exp(-s) / 2 - s, jnp.log(_other(jnp.where(s > _LARGE, 0, log_s))))
-
-
-class _Frozen(NamedTuple):
-    a: np.ndarray
-    b: np.ndarray
-
-    def _moment(self, n: int) -> np.ndarray:
-        return self.b * scipy.special.beta(1 + n / self.a, self.b)
-
-    def mean(self) -> np.ndarray:
-        return self._moment(1)
-
-    def std(self) -> np.ndarray:
-        return np.sqrt(self._moment(2) - self._moment(1) ** 2)
-
-    def ppf(self, p: float) -> np.ndarray:
-        return (-np.expm1(np.log1p(-p) / self.b)) ** (1 / self.a)

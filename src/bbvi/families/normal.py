@@ -19,9 +19,8 @@ HALF_LOG_TWO_PI = 0.5 * np.log(2 * np.pi)
 
 def location_and_scale(shape: tuple[int, ...] = ()) -> dict[str, Parameter]:
     """Describe a location and a scale, the latter fitted as its logarithm, for each entry of a factor."""
-    scale = constraints.independent(constraints.positive, len(shape)) if shape else constraints.positive
-    loc = constraints.independent(constraints.real, len(shape)) if shape else constraints.real
-    return {"loc": Parameter(shape, loc), "scale": Parameter(shape, scale)}
+    each = {"loc": constraints.real, "scale": constraints.positive}
+    return {p: Parameter(shape, constraints.independent(c, len(shape)) if shape else c) for p, c in each.items()}
 
 
 def standard_normals(address: Address, shape: tuple[int, ...]) -> Array:
@@ -58,11 +57,8 @@ class AbstractNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value), "scale": jnp.ones_like(value)}
 
-    def moments(self, params):
-        return self.chart.normal_moments(np.asarray(params["loc"]), np.asarray(params["scale"]))
-
-    def quantile(self, params, p):
-        return self.chart.normal_quantile(np.asarray(params["loc"]), np.asarray(params["scale"]), p)
+    def _frozen(self, params):
+        return self.chart.of_normal(np.asarray(params["loc"]), np.asarray(params["scale"]))
 
 
 class Normal(AbstractNormal):

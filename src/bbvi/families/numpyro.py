@@ -90,7 +90,7 @@ class NumpyroFamily(AbstractFamily):
 
     @property
     def chart(self):
-        return Plain(self._at_start().support)
+        return Plain(self._build({name: jnp.zeros(()) for name in self.parameters()}).support)
 
     @property
     def name(self):
@@ -103,16 +103,13 @@ class NumpyroFamily(AbstractFamily):
         constraint_of, held = self.distribution.arg_constraints, self.settings()
         return {name: Parameter((), constraint) for name, constraint in constraint_of.items() if name not in held}
 
-    def _at_start(self) -> dist.Distribution:
-        return self._build({name: jnp.zeros(()) for name in self.parameters()})
-
     def _build(self, params) -> dist.Distribution:
         return self.distribution(**constrain(self, params), **self.settings(), validate_args=False)
 
     def sample(self, params, address):
         built, key = self._build(params), address.jax_key()
         drawn = built.icdf(address.uniform()) if key is None else built.sample(key)
-        return drawn.astype(int) if self.is_discrete() else drawn
+        return drawn.astype(int) if self.chart.is_discrete else drawn
 
     def log_prob(self, params, coordinates):
         return self._build(params).log_prob(coordinates)
@@ -200,7 +197,9 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
                 "mean-field q takes one scalar distribution for each element"
             )
     family = NumpyroFamily(q, tuple(sorted(fixed.items())))
-    _refuse_moving_support(q, family)
+    # the score's mean is zero only where the support does not depend on lambda
+    if family.chart.support != family._build({name: jnp.ones(()) for name in family.parameters()}).support:
+        raise _moving_support(q)
     return family
 
 
@@ -210,14 +209,6 @@ def _has_bijection(constraint: constraints.Constraint) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-def _refuse_moving_support(q: type[dist.Distribution], family: NumpyroFamily) -> None:
-    # the score's mean is zero only where the support does not depend on lambda
-    ones = {name: jnp.ones(()) for name in family.parameters()}
-    here, there = family.support(), family._build(ones).support
-    if here != there:
-        raise _moving_support(q)
 
 
 def _moving_support(q: type[dist.Distribution]) -> TypeError:

@@ -20,13 +20,20 @@ def _standardised(params: Params, z: Array) -> Array:
     return (z - params["loc"]) * jnp.exp(-params["scale"])
 
 
-class Laplace(AbstractFamily):
-    """Laplace: tails exp(-|x|), and a kink at the location."""
+class AbstractLocationScale(AbstractFamily):
+    """A law on the real line that a location moves and a scale stretches."""
 
     chart = Real()
 
     def parameters(self):
         return location_and_scale()
+
+    def centred(self, value):
+        return {"loc": value}
+
+
+class Laplace(AbstractLocationScale):
+    """Laplace: tails exp(-|x|), and a kink at the location."""
 
     def sample(self, params, address):
         u = address.uniform()
@@ -39,20 +46,12 @@ class Laplace(AbstractFamily):
     def information(self, params):
         return {"loc": jnp.exp(-2 * params["scale"]), "scale": jnp.ones_like(params["scale"])}
 
-    def centred(self, value):
-        return {"loc": value}
-
     def frozen(self, values):
         return scipy.stats.laplace(values["loc"], values["scale"])
 
 
-class Logistic(AbstractFamily):
+class Logistic(AbstractLocationScale):
     """Logistic: tails exp(-|x|), smooth."""
-
-    chart = Real()
-
-    def parameters(self):
-        return location_and_scale()
 
     def sample(self, params, address):
         u = address.uniform()
@@ -65,20 +64,15 @@ class Logistic(AbstractFamily):
     def information(self, params):
         return {"loc": jnp.exp(-2 * params["scale"]) / 3, "scale": jnp.full_like(params["scale"], (3 + np.pi**2) / 9)}
 
-    def centred(self, value):
-        return {"loc": value}
-
     def frozen(self, values):
         return scipy.stats.logistic(values["loc"], values["scale"])
 
 
-class StudentT(AbstractFamily):
+class StudentT(AbstractLocationScale):
     """Student's t, a Normal of random precision: drawn from a Normal and a gamma, both by inversion.
 
     It starts at 10 degrees of freedom: at 2 and below, the ELBO of a target with Normal tails is not finite.
     """
-
-    chart = Real()
 
     def parameters(self):
         return {"df": positive_parameter(10.0), **location_and_scale()}
@@ -92,9 +86,6 @@ class StudentT(AbstractFamily):
         df, x = jnp.exp(params["df"]), _standardised(params, coordinates)
         kernel = (df + 1) / 2 * jnp.log1p(x**2 / df)
         return _log_ratio(df) - HALF_LOG_TWO_PI - kernel - params["scale"]
-
-    def centred(self, value):
-        return {"loc": value}
 
     def frozen(self, values):
         return scipy.stats.t(values["df"], values["loc"], values["scale"])

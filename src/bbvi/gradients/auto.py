@@ -137,7 +137,7 @@ class Auto(AbstractChoice):
 def _few_valued(pilot: Pilot) -> list[str]:
     """Return the latents that can be summed out at a bearable cost."""
     latents = pilot.analysis.problem.latents
-    few = [name for name in pilot.fitted if latents[name].family.support_values() is not None]
+    few = [name for name in pilot.fitted if latents[name].family.chart.values() is not None]
     if not few or pilot.analysis.problem.opaque:
         return []
     cost = LocalExpectation().evaluations(pilot.analysis._replace(wanted=frozenset(few)))

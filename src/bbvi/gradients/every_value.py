@@ -15,7 +15,7 @@ from bbvi.draws.layout import Layout, model_values, shaped
 from bbvi.draws.rows import as_rows
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
-from bbvi.model.latents import Latent, type_name
+from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import materialise, run_time_true
@@ -187,10 +187,10 @@ def _values_of_groups(latents: Mapping[str, Latent], u: Draws, on: Array) -> tup
 
 
 def _support(name: str, latent: Latent) -> np.ndarray:
-    values = latent.family.support_values()
+    values = latent.family.chart.values()
     if values is None:
         raise ValueError(
-            f"LocalExpectation sums over the values of a latent, and those of {name!r} ~ {type_name(latent.family)} "
+            f"LocalExpectation sums over the values of a latent, and those of {name!r} ~ {latent.family.name} "
             "cannot be listed; use gradient=bbvi.Score()"
         )
     return values

@@ -76,7 +76,7 @@ class _Table:
     """The probabilities of all values of one latent, by rows, and their scores."""
 
     def __init__(self, family: AbstractFamily, rows: Rows):
-        values = jnp.asarray(family.support_values())
+        values = jnp.asarray(family.chart.values())
         many = jax.vmap(jax.vmap(lambda p, value: score(family, p, value), in_axes=(None, 0)), in_axes=(0, None))
         self.log_q, self._score = many(rows.prepared.params, values)
         self._q, self._real = jnp.exp(self.log_q), rows.real

@@ -19,7 +19,7 @@ from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import shaped
 from bbvi.families import NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
-from bbvi.model.latents import Latent, type_name
+from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Address
 
@@ -116,7 +116,7 @@ class Slopes:
 
 def _values(latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
     """What the model sees of these draws, and the logarithms that q has."""
-    logs = {name: latents[name].family.log_value(x) for name, x in u.items()}
+    logs = {name: latents[name].family.chart.log_value(x) for name, x in u.items()}
     return (
         {name: latent_values(latents[name], x) for name, x in u.items()},
         {name: log for name, log in logs.items() if log is not None},
@@ -149,12 +149,10 @@ def _range(latent: Latent) -> Interval:
 def _no_path(latent: Latent) -> str:
     """Why the draws of a latent are not smooth functions of lambda; empty if they are."""
     family = latent.family
-    if family.is_discrete():
+    if family.chart.is_discrete:
         return "is discrete and does not move along a path"
     if isinstance(family, NumpyroFamily) and not _is_reparameterised(family):
-        return (
-            f"has a q, {type_name(family)}, that numpyro draws without a derivative in {', '.join(family.parameters())}"
-        )
+        return f"has a q, {family.name}, that numpyro draws without a derivative in {', '.join(family.parameters())}"
     return ""
 
 

@@ -23,8 +23,7 @@ def find_buckets(own: Mapping[str, np.ndarray]) -> tuple[tuple[dict[str, int], .
     of_cut = np.searchsorted(cuts, total)
     counts = np.bincount(of_cut, minlength=len(cuts))
     longest = np.zeros((len(axes), len(cuts)), int)
-    for axis in range(len(axes)):
-        np.maximum.at(longest[axis], of_cut, lengths[axis])
+    np.maximum.at(longest.T, of_cut, lengths.T)
     ends = _cut(counts, longest)
     bucket = np.searchsorted(ends, of_cut)
     padded = [np.maximum(lengths[:, bucket == b].max(1), 1) for b in range(len(ends))]

@@ -20,10 +20,9 @@ from bbvi.families import (
     Poisson,
     Through,
     TransformedNormal,
-    Vector,
     resolve,
 )
-from bbvi.families.charts import agree
+from bbvi.families.charts import agree, vectors
 from bbvi.model.latents import Latent, Shape
 
 
@@ -173,7 +172,7 @@ def _declare(support: str, shape: Shape, default: AbstractFamily, q: Any, init: 
         family = default if q is None else resolve(q, chart.num_categories)
         if not agree(family.chart, chart):
             raise ValueError(
-                f"bbvi.{support}: the family {family.name} lives on {family.support()}, but this latent lives on "
+                f"bbvi.{support}: the family {family.name} lives on {family.chart.support}, but this latent lives on "
                 f"{chart.support}; choose a family of that support, such as the default, {default.name}"
             )
     unknown = set(init) - set(family.parameters()) if isinstance(init, dict) else ()
@@ -194,4 +193,4 @@ def _vectors(support: str, shape: Shape, chart: AbstractChart, q: str) -> Abstra
             f"bbvi.{support}: q={q} joins the entries of the last axis, whose length must be a number, 2 or more; "
             f"got the shape {shape}"
         )
-    return chart.unconstrained if chart.shape else Vector(chart.unconstrained, int(lengths[0]))
+    return chart.unconstrained if chart.shape else vectors(chart, int(lengths[0]))

@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from bbvi.families import FullRank, Joined, JointNormal, Vector
+from bbvi.families import FullRank, Joined, JointNormal
+from bbvi.families.charts import vectors
 from bbvi.model.latents import Latent
 
 Blocks = dict[str, dict[str, Latent]]
@@ -42,7 +43,7 @@ def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
 
 
 def _check_member(name: str, latent: Latent) -> None:
-    if latent.family.is_discrete() or latent.event:
+    if latent.family.chart.is_discrete or latent.event:
         raise ValueError(
             f"joint=: {name!r} is {latent.support}; a block is Normal, of real, positive and bounded numbers"
         )
@@ -63,26 +64,17 @@ def _size(latent: Latent) -> int:
 def in_blocks(latents: Mapping[str, Latent], blocks: Blocks) -> dict[str, Latent]:
     """Put latents into the factors of q: a block stands where its first member stood."""
     of = {name: block for block, members in blocks.items() for name in members}
-    found: dict[str, Latent] = {}
-    for name, latent in latents.items():
-        if name not in of:
-            found[name] = latent
-        elif of[name] not in found:
-            found[of[name]] = _joined(blocks[of[name]])
-    return found
+    joined = {block: _joined(members) for block, members in blocks.items()}
+    return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 
 def _joined(members: Mapping[str, Latent]) -> Latent:
-    parts = tuple(Vector(latent.chart.unconstrained, _size(latent)) for latent in members.values())
-    given = [latent.init is not None for latent in members.values()]
-    if any(given) and not all(given):
+    given = [latent for latent in members.values() if latent.init is not None]
+    if given and len(given) < len(members):
         raise ValueError(f"joint=: give init= for all of {list(members)} or for none")
-    init = None
-    if all(given):
-        values = [np.broadcast_to(np.asarray(m.init, float), m.padded({})) for m in members.values()]
-        init = np.concatenate([np.ravel(value) for value in values])
-    chart = Joined(parts)
-    return Latent("block", (), chart, JointNormal(chart, FullRank()), None, init)
+    inits = [np.broadcast_to(np.asarray(latent.init, float), latent.padded({})).ravel() for latent in given]
+    chart = Joined(tuple(vectors(latent.chart, _size(latent)) for latent in members.values()))
+    return Latent("block", (), chart, JointNormal(chart, FullRank()), None, np.concatenate(inits) if inits else None)
 
 
 def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) -> dict[str, Any]:
@@ -90,11 +82,9 @@ def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) 
     if not blocks:
         return dict(values)
     found = {name: value for name, value in values.items() if name not in blocks}
-    for block, members in blocks.items():
-        if block not in values:
-            continue
+    for block in (name for name in blocks if name in values):
         whole, end = values[block], 0
-        for name, latent in members.items():
+        for name, latent in blocks[block].items():
             begin, end = end, end + _size(latent)
             found[name] = whole[..., begin:end].reshape((*whole.shape[:-1], *latent.padded({})))
     return {name: found.pop(name) for name in order if name in found} | found
@@ -105,11 +95,6 @@ def put_together(values: Mapping[str, Any], blocks: Blocks) -> dict[str, Any]:
     found = dict(values)
     for block, members in blocks.items():
         if any(name in found for name in members):
-            flat = [_last_axis(found.pop(name), latent) for name, latent in members.items()]
-            found[block] = jnp.concatenate(flat, -1)
+            arrays = [(jnp.asarray(found.pop(name)), len(latent.shape)) for name, latent in members.items()]
+            found[block] = jnp.concatenate([jax.lax.collapse(a, a.ndim - ndim) for a, ndim in arrays], -1)
     return found
-
-
-def _last_axis(value: Any, latent: Latent) -> Array:
-    array = jnp.asarray(value)
-    return array.reshape(*array.shape[: array.ndim - len(latent.shape)], -1)

@@ -5,11 +5,12 @@ import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.families import AbstractChart, AbstractFamily, Parameter, Params
+from bbvi.families import AbstractChart, AbstractFamily, Params
 from bbvi.numerics.address import Address, Key, fold
 
 Shape = tuple[int | str, ...]
@@ -46,7 +47,7 @@ class Latent:
     @property
     def event(self) -> tuple[int, ...]:
         """The shape of one factor's value."""
-        return self.family.event_shape()
+        return self.family.chart.shape
 
     def describe(self) -> dict[str, Any]:
         """Return what must agree for saved parameters to fit this latent."""
@@ -54,7 +55,7 @@ class Latent:
         q = f"{self.family.name}({settings})" if settings else self.family.name
         return {
             "support": self.support, "shape": list(self.shape), "event": list(self.event),
-            "q": f"{q} on {self.family.support()}", "parameters": sorted(self.family.parameters()),
+            "q": f"{q} on {self.family.chart.support}", "parameters": sorted(self.family.parameters()),
         }  # fmt: skip
 
     @property
@@ -68,7 +69,7 @@ class Latent:
     def elements(self, lengths: dict[str, int]) -> np.ndarray:
         """Number the factors in a way that does not depend on how far a ragged axis is padded."""
         shape = self.padded(lengths)
-        grids = np.indices(shape, dtype=np.uint64) if shape else np.zeros((0,), np.uint64)
+        grids = np.indices(shape, dtype=np.uint64)
         ragged = [grids[axis] for axis, size in enumerate(self.shape) if isinstance(size, str)]
         code = functools.reduce(_pair, ragged) if ragged else np.zeros(shape, np.uint64)
         for axis, size in enumerate(self.shape):
@@ -82,8 +83,7 @@ class Latent:
         keep = jnp.ones(shape, bool)
         for axis, size in enumerate(self.shape):
             if isinstance(size, str):
-                position = jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-                keep = keep & (position < own[size])
+                keep = keep & (jax.lax.broadcasted_iota(int, shape, axis) < own[size])
         return keep
 
     def some_values(self, lengths: dict[str, int], num: int, generator: np.random.Generator) -> np.ndarray:
@@ -92,9 +92,15 @@ class Latent:
 
     def random_start(self, name: str, lengths: dict[str, int], key: Key) -> dict[str, Array]:
         """Draw unconstrained parameters (Algorithm 1)."""
-        shape = self.padded(lengths)
-        entries = self.family.parameters()
-        return {p: self._random(entry, shape, fold(key, name, p), lengths) for p, entry in entries.items()}
+        start = {}
+        for p, entry in self.family.parameters().items():
+            shape = entry.raw_shape()
+            first = self.elements(lengths)[..., None] * np.uint32(math.prod(shape))
+            element = jnp.asarray(first + np.arange(math.prod(shape), dtype=np.uint32))
+            uniform, _ = Address(fold(key, name, p), jnp.uint32(0), element, jnp.uint32(0)).uniforms()
+            noise = jnp.sqrt(12.0) * (uniform - 0.5)
+            start[p] = (entry.start + 0.3 * entry.spread * noise).reshape(self.padded(lengths) + shape)
+        return start
 
     def given_start(self, name: str, lengths: dict[str, int]) -> dict[str, Array]:
         """Return the unconstrained parameters that the user's `init=` fixes."""
@@ -114,7 +120,7 @@ class Latent:
                 ) from None
             raw[p] = entry.unconstrain(full)
             if not bool(jnp.all(jnp.isfinite(raw[p]))):
-                what = (p, value, entry.constraint) if by_name else ("value", self.init, self.family.support())
+                what = (p, value, entry.constraint) if by_name else ("value", self.init, self.family.chart.support)
                 shown = f"{what[0]} = {np.asarray(what[1])} is not strictly inside {what[2]}"
                 raise ValueError(f"init of {name!r}: {shown}; choose a value inside")
         return raw
@@ -122,10 +128,10 @@ class Latent:
     def _centred(self, name: str) -> Params:
         if np.asarray(self.init).dtype.kind not in "biuf":
             raise TypeError(f"init of {name!r} must be a value or a dict of parameters, got {self.init!r}")
-        value = jnp.asarray(self.init, None if self.family.is_discrete() else float)
-        if not bool(jnp.all(self.family.support()(value))):
+        value = jnp.asarray(self.init, None if self.family.chart.is_discrete else float)
+        if not bool(jnp.all(self.family.chart.support(value))):
             raise ValueError(
-                f"init of {name!r} is outside its support {self.family.support()}: {np.asarray(value)}; "
+                f"init of {name!r} is outside its support {self.family.chart.support}: {np.asarray(value)}; "
                 "choose a value inside"
             )
         params = self.family.centred(value)
@@ -136,27 +142,10 @@ class Latent:
             )
         return params
 
-    def _random(self, entry: Parameter, shape: tuple[int, ...], key: Key, lengths: dict[str, int]) -> Array:
-        size = math.prod(entry.raw_shape())
-        first = self.elements(lengths).astype(np.uint32)[..., None] * np.uint32(size)
-        element = first + np.arange(size, dtype=np.uint32)
-        uniform, _ = Address(key, jnp.uint32(0), jnp.asarray(element), jnp.uint32(0)).uniforms()
-        noise = jnp.sqrt(12.0) * (uniform - 0.5)
-        return (entry.start + 0.3 * entry.spread * noise).reshape(shape + entry.raw_shape())
-
-
-def type_name(family: AbstractFamily) -> str:
-    """Return the name of a family as a user knows it."""
-    return family.name
-
 
 def _hashable(init: Any) -> Any:
-    if isinstance(init, dict):
-        return tuple((name, _hashable(init[name])) for name in sorted(init))
-    if init is None:
-        return None
-    array = np.asarray(init)
-    return array.shape, array.dtype.str, array.tobytes()
+    arrays = [(str(path), np.asarray(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(init)]
+    return tuple((path, array.shape, array.dtype.str, array.tobytes()) for path, array in arrays)
 
 
 def _pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -82,10 +82,8 @@ class HierarchicalModel:
         self.blocks, self.factors = _in_factors(joint, self.globals, self.locals)
 
     def __repr__(self) -> str:
-        parts = []
-        for kind, latents in (("globals", self.globals), ("locals", self.locals)):
-            parts.append(f"{kind}: " + (", ".join(f"{n}: {latent}" for n, latent in latents.items()) or "none"))
-        return f"HierarchicalModel({'; '.join(parts)})"
+        listed = [", ".join(f"{n}: {latent}" for n, latent in kind.items()) for kind in (self.globals, self.locals)]
+        return f"HierarchicalModel(globals: {listed[0] or 'none'}; locals: {listed[1] or 'none'})"
 
 
 AnyModel = Model | HierarchicalModel

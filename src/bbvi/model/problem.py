@@ -1,7 +1,7 @@
 """Section 2 and Eq. 12: a model bound to the shape of its data, and the terms of its log joint."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -73,27 +73,23 @@ class Problem:
     def prior_terms(self, beta: Values, data: Any) -> Terms:
         """Terms that no group owns: the whole log joint of a flat model, log p(beta) of a hierarchical one."""
         if isinstance(self.model, Model):
-            return self._terms("log_joint", self.model.log_joint, self.members(beta), data)
-        return self._terms("log_prior", self.model.log_prior, self.members(beta))
+            return self._terms("log_joint", self.members(beta), data)
+        return self._terms("log_prior", self.members(beta))
 
     def group_terms(self, beta: Values, z: Values, row: Any) -> Terms:
         """Terms of one group: log p(z_i | beta) and log p(x_i | z_i, beta)."""
         if isinstance(self.model, Model):
             return {}
-        terms: Terms = {}
-        if self.model.log_local is not None:
-            terms |= self._terms("log_local", self.model.log_local, self.members(beta), self.members(z), row)
+        terms = self._terms("log_local", self.members(beta), self.members(z), row) if self.model.locals else {}
         return terms | self.likelihood_terms(beta, z, row)
 
     def likelihood_terms(self, beta: Values, z: Values, row: Any) -> Terms:
         """log p(x_i | z_i, beta) alone."""
-        assert isinstance(self.model, HierarchicalModel)
-        return self._terms("log_likelihood", self.model.log_likelihood, self.members(beta), self.members(z), row)
+        return self._terms("log_likelihood", self.members(beta), self.members(z), row)
 
-    def _terms(self, name: str, function: Callable[..., Any], *arguments: Any) -> Terms:
-        if name in self.opaque:
-            function = self.opaque[name].traced
-        elif self.opaque:
+    def _terms(self, name: str, *arguments: Any) -> Terms:
+        function = self.opaque[name].traced if name in self.opaque else getattr(self.model, name)
+        if name not in self.opaque:
             arguments = tuple(_without_call_site(argument) for argument in arguments)
         try:
             result = function(*arguments)

@@ -28,9 +28,7 @@ def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
         }
 
     params = jax.jit(random, **for_one_run())(key)
-    for name, latent in problem.globals.items():
-        params["globals"][name] |= latent.given_start(name, {})
-    for name, latent in problem.locals.items():
-        given = latent.given_start(name, problem.lengths)
-        params["locals"][name] |= jax.tree.map(lambda leaf: jnp.repeat(leaf[None], problem.num_groups, 0), given)
+    for name, start in (params["globals"] | params["locals"]).items():
+        given = problem.latents[name].given_start(name, problem.lengths)
+        start |= {p: jnp.broadcast_to(leaf, start[p].shape) for p, leaf in given.items()}
     return params

@@ -51,8 +51,7 @@ def seed_key(seed: int | Array) -> Key:
         seed = jax.random.key_data(seed)
     if getattr(seed, "dtype", None) != jnp.uint32 or seed.size < 2:
         raise TypeError(f"seed must be an int or a JAX key, got {seed!r}")
-    words = jnp.asarray(seed)
-    return words.reshape(-1)[-2:]
+    return jnp.asarray(seed).reshape(-1)[-2:]
 
 
 def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Key:

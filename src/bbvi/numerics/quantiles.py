@@ -23,9 +23,7 @@ def _in_powers(file: str, pieces: int, in_s: int | None = None, in_x: int | None
     in_chebyshev = np.loadtxt(str(files("bbvi.numerics") / file), delimiter=",")
     degree_s, columns = in_chebyshev.shape
     num = in_x or columns // pieces
-    powers = np.zeros((num, num))
-    for k, row in enumerate(np.eye(num)):
-        powers[k, : k + 1] = cheb2poly(row)[: k + 1]
+    powers = np.array([np.pad(cheb2poly(row[: k + 1]), (0, num - k - 1)) for k, row in enumerate(np.eye(num))])
     return (in_chebyshev.reshape(degree_s, pieces, -1)[:in_s, :, :num] @ powers).reshape(len(in_chebyshev[:in_s]), -1)
 
 

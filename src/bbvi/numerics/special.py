@@ -56,13 +56,12 @@ def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """
     if jnp.result_type(x) != jnp.float32:
         return jax.lax.lgamma(x)
-    size, below_one, b = _pieces(x)
+    size, below_one, b, r = _pieces(x)
     log_size, inverse = quick_log(size), 1 / size
     stirling = (size - 0.5) * (log_size - 1) + (_HALF_LOG_2PI - 0.5) + inverse * polynomial(inverse**2, _REST)
     middle = b * (b - 1) * polynomial(b - 0.75, _MIDDLE)  # log Gamma(size), or log Gamma(size + 1) below one
     rest = jnp.where(size < _EDGE, middle, stirling)
     right = jnp.where(below_one, rest - log_size, rest)
-    r = _fraction(x, size)
     sine = jnp.abs(r * polynomial(r**2, _SINE))
     left = _LOG_PI - quick_log(sine * jnp.where(below_one, 1, size)) - rest
     return jnp.where((x <= 0) & (r == 0), jnp.inf, jnp.where(x < 0, left, right))
@@ -80,12 +79,11 @@ def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """
     if jnp.result_type(x) != jnp.float32:
         return jax.lax.digamma(x)
-    size, below_one, b = _pieces(x)
+    size, below_one, b, r = _pieces(x)
     inverse = 1 / size
     stirling = jnp.log(size) - inverse * (0.5 + inverse * polynomial(inverse**2, _DIGAMMA_REST))
     middle = ((b - _ROOT[0]) - _ROOT[1]) * polynomial(b - 0.75, _DIGAMMA_MIDDLE)
     rest = jnp.where(size < _EDGE, middle, stirling)
-    r = _fraction(x, size)
     right = jnp.where(below_one, rest - inverse, rest)
     left = jnp.where(below_one, rest, rest + inverse) - polynomial(r**2, _COTANGENT) / r
     return jnp.where((x <= 0) & (r == 0), jnp.nan, jnp.where(x < 0, left, right))
@@ -125,15 +123,13 @@ def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:
     return terms[0]
 
 
-def _pieces(x: Array) -> tuple[Array, Array, Array]:
-    # b is exact: the roots 1 and 2 of log Gamma stay roots
+def _pieces(x: Array) -> tuple[Array, Array, Array, Array]:
+    """Return |x|, whether it is below 1, the distance b from 0 or 1 that the polynomials are in, and x less an integer."""
     size = jnp.abs(x)
     below_one = size < 1
-    return size, below_one, jnp.where(below_one, size, size - 1)
-
-
-def _fraction(x: Array, size: Array) -> Array:
-    return jnp.where(size < _ALL_INTEGERS, x - jnp.round(x), 0)
+    # b is exact: the roots 1 and 2 of log Gamma stay roots
+    b = jnp.where(below_one, size, size - 1)
+    return size, below_one, b, jnp.where(size < _ALL_INTEGERS, x - jnp.round(x), 0)
 
 
 def quick_log(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -101,7 +101,7 @@ def log_q_of_latent(
     """Return log q of one latent, summed over its factors that are not padding."""
 
     def one(p: Any, z_one: Array, lengths: dict[str, Array]) -> Array:
-        inverse = latent.family.coordinates
+        inverse = latent.family.chart.coordinates
         for _ in latent.shape:
             inverse = jax.vmap(inverse)
         log_density = log_q(latent, p, inverse(z_one)[..., None])[..., 0]
@@ -141,6 +141,6 @@ def central_value(latent: Latent, params: Any, mean: Any) -> Array:
         return jnp.argmax(params["logits"], -1)
     if latent.support == "one_hot":
         return jax.nn.one_hot(jnp.argmax(jnp.asarray(mean), -1), *latent.event, dtype=int)
-    if latent.family.is_discrete():
+    if latent.family.chart.is_discrete:
         return jnp.round(jnp.asarray(mean)).astype(int)
     return jnp.asarray(mean, float)

@@ -105,7 +105,7 @@ def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lan
     latent = problem.locals[name]
     shape = problem.shape(name)
     num_chains, num_draws = values[1][name].shape[:2]
-    kind = np.float32 if latent.ragged_axes and latent.family.is_discrete() else values[1][name].dtype
+    kind = np.float32 if latent.ragged_axes and latent.family.chart.is_discrete else values[1][name].dtype
     fill = np.nan if latent.ragged_axes else 0
     out = np.full((num_chains, num_draws, problem.num_groups, *shape, *latent.event), fill, kind)
     for of_bucket, lane in zip(values[1:], lanes[1:], strict=True):

@@ -132,7 +132,7 @@ class TransformedStep(AbstractProposal):
         size = u.size
         numbers = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
         noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(numbers)
-        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.support())
+        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.chart.support)
 
         def log_jacobian(at: Array) -> Array:
             return jnp.sum(transform.log_abs_det_jacobian(at, transform(at)))
@@ -197,7 +197,7 @@ class CountStep(AbstractProposal):
 
 def proposal(latent: Latent) -> AbstractProposal:
     """Choose the proposal by a latent's support, whatever its family of q."""
-    support, chart = latent.family.support(), latent.chart
+    support, chart = latent.family.chart.support, latent.chart
     if isinstance(latent.family, JointNormal) and not isinstance(chart, Simplex):
         return TransformedStep(TransformedNormal(Through(support, latent.event)))
     made: dict[type[AbstractChart], Any] = {

@@ -225,7 +225,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
     """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
-    many = jax.vmap(of_latent.family.coordinates, in_axes=-1, out_axes=-1)
+    many = jax.vmap(of_latent.family.chart.coordinates, in_axes=-1, out_axes=-1)
     for _ in ("chain", *latent.shape):
         many = jax.vmap(many)
     return many(values)

@@ -193,7 +193,7 @@ def _one(
     """Propose for one factor in one lane; what no float can hold is never accepted."""
     address = Address(key, group, element, chain)
     new, correction = proposal(u, log_step, address)
-    correction = jnp.where(proposal.family.floored(new), -jnp.inf, correction)
+    correction = jnp.where(proposal.family.chart.floored(new), -jnp.inf, correction)
     return new, correction, jnp.log(address.uniform(DECISION))
 
 
@@ -206,10 +206,10 @@ def _point(scene: Scene, scope: Scope, u: Arrays) -> Point:
     values, logs = {}, {}
     for name, latent in scope.latents.items():
         family = scene.proposals[name].family
-        value = jax.vmap(family.value, in_axes=-1, out_axes=-1)
+        value = jax.vmap(family.chart.value, in_axes=-1, out_axes=-1)
         for _ in latent.shape:
             value = jax.vmap(value)
-        values[name], log = value(u[name]), family.log_value(u[name])
+        values[name], log = value(u[name]), family.chart.log_value(u[name])
         if log is not None:
             logs[name] = log
     return Point(values, logs)

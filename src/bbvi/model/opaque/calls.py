@@ -45,9 +45,9 @@ class Form(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Which call failed, and why: text, since not every exception can travel between processes."""
+    """The call that failed, and why: text, since not every exception can travel between processes."""
 
-    call: int
+    call: Segment
     reason: str
     trace: str
 
@@ -70,23 +70,20 @@ def call(function: Callable[..., Any], constant: tuple[Any, ...], segment: Segme
 
 def run(function: Callable[..., Any], constant: tuple[Any, ...], segments: Sequence[Segment], form: Form) -> Results:
     """Make all calls; return for each term the results of all of them, or the first failure."""
-    out = [np.empty((sum(s.num for s in segments), *shape), form.dtype) for shape in form.shapes]
-    at = 0
+    results = []
     for segment in segments:
         size = segment.num if form.vectorized else 1
         for i in range(0, segment.num, size):
             try:
                 result = call(function, constant, segment, i, vectorized=form.vectorized)
-                leaves = _leaves(result, form, size)
+                results.append(_leaves(result, form, size))
             except Exception as error:  # whatever it is, it is the user's: it is kept and raised where the fit stops
-                return Failure(at, f"{type(error).__name__}: {error}", traceback.format_exc())
-            for array, leaf in zip(out, leaves, strict=True):
-                array[at : at + size] = leaf
-            at += size
-    return out
+                return Failure(segment.cut(i, i + 1), f"{type(error).__name__}: {error}", traceback.format_exc())
+    return [np.concatenate(arrays) for arrays in zip(*results, strict=True)]
 
 
 def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
+    """Return the terms of `num` calls at once, `(num, *shape)` each."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
     wanted = [(num, *shape) if form.vectorized else shape for shape in form.shapes]
     if [leaf.shape for leaf in leaves] != wanted:
@@ -94,7 +91,7 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
             f"returned arrays of shapes {[leaf.shape for leaf in leaves]}, expected {wanted}; "
             "every call must return the terms of the first, in the same shapes"
         )
-    return leaves
+    return [leaf.reshape(num, *shape).astype(form.dtype) for leaf, shape in zip(leaves, form.shapes, strict=True)]
 
 
 class InExecutor:
@@ -110,7 +107,6 @@ class InExecutor:
     def __call__(self, segments: Sequence[Segment], form: Form) -> Results:
         """Make all calls; return for each term the results of all of them, or the first failure."""
         pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(self.executor, "_max_workers", 2))
-        starts = np.cumsum([0] + [sum(s.num for s in piece) for piece in pieces])
         at, outcomes = 0, dict.fromkeys(range(len(pieces)))
         try:
             # a worker that does not have the function and its data yet says None: it is asked again, with them
@@ -120,12 +116,12 @@ class InExecutor:
                     outcomes[at] = future.result()
         except BrokenExecutor as error:
             reason = f"{type(error).__name__}: a worker died (killed, out of memory, or it ended the process)"
-            return Failure(int(starts[at]), f"{reason}; make a new executor", str(error))
+            return Failure(pieces[at][0].cut(0, 1), f"{reason}; make a new executor", str(error))
         except Exception as error:  # what cannot be unpickled over there, an executor that was shut down
-            return Failure(int(starts[at]), f"{type(error).__name__}: {error}", traceback.format_exc())
-        for at, outcome in outcomes.items():
+            return Failure(pieces[at][0].cut(0, 1), f"{type(error).__name__}: {error}", traceback.format_exc())
+        for outcome in outcomes.values():
             if isinstance(outcome, Failure):
-                return outcome._replace(call=int(starts[at]) + outcome.call)
+                return outcome
         return [np.concatenate(arrays) for arrays in zip(*outcomes.values(), strict=True)]
 
     def _submit(self, piece: list[Segment], form: Form, payload: bytes | None) -> Any:

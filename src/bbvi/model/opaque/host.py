@@ -55,7 +55,9 @@ class Host:
         self._failure: OpaqueError | None = None
         self._seeds = np.arange(1, 3, dtype=np.uint32) if opaque.stochastic else None
         slots = _slots(latents, lengths)
-        first = _example(slots, len(latents), rows[0], self._seeds)
+        generator = np.random.default_rng(0)
+        values = [slot.some(2, generator) for slot in slots]
+        first = Segment(arguments(slots, len(latents), values), rows[0], self._seeds, 2)
         terms, self._structure = learn(opaque.function, first, constant, self.label, vectorized=opaque.vectorized)
         shapes = tuple(term.shape for term in terms)
         self._form = Form(shapes, np.dtype(jnp.result_type(float)), opaque.vectorized)
@@ -67,7 +69,7 @@ class Host:
             # start the workers here and now: a first call that cannot be made there is better known before the loop
             outcome = self._caller([first.cut(0, 1)], self._form)
             if isinstance(outcome, Failure):
-                raise self._error(outcome, [first])
+                raise self._error(outcome)
         seed = None if self._seeds is None else self._seeds[:1]
         self._probe = Probe(slots, len(latents), terms, rows, same_lengths, self._one_by_one, seed)
 
@@ -92,11 +94,10 @@ class Host:
         batch = np.broadcast_shapes(*(leaf.shape[:num] for leaf in jax.tree.leaves((site, latents, row))))
         with self._lock:
             if self._failure is None:
-                segments = self._segments(site, latents, row, batch)
-                outcome = self._caller(segments, self._form)
+                outcome = self._caller(self._segments(site, latents, row, batch), self._form)
                 if not isinstance(outcome, Failure):
                     return [array.reshape(*batch, *array.shape[1:]) for array in outcome]
-                self._failure = self._error(outcome, segments)
+                self._failure = self._error(outcome)
         # the gradient is then not finite, and the loop stops at its last good step
         return [np.full((*batch, *shape), np.nan, self._form.dtype) for shape in self._form.shapes]
 
@@ -158,7 +159,7 @@ class Host:
         with self._lock:
             outcome = self._caller(single, self._form)
         if isinstance(outcome, Failure):
-            raise self._error(outcome, [segment])
+            raise self._error(outcome)
         return np.concatenate([array.reshape(len(array), -1) for array in outcome], axis=1)
 
     def _segments(self, site: np.ndarray, latents: Any, row: Any, batch: tuple[int, ...]) -> list[Segment]:
@@ -179,13 +180,8 @@ class Host:
             segments.append(Segment(z, jax.tree.map(lambda leaf: leaf[0], of_row), seeds, batch[-1], sites))
         return segments
 
-    def _error(self, failure: Failure, segments: Sequence[Segment]) -> OpaqueError:
-        call = failure.call
-        for segment in segments:
-            if call < segment.num:
-                break
-            call -= segment.num
-        one = segment.cut(call, call + 1)
+    def _error(self, failure: Failure) -> OpaqueError:
+        one = failure.call
         values = {name: leaf[0] for part in one.latents for name, leaf in part.items()}
         at = ", ".join(f"{n} = {np.array2string(value, precision=4, threshold=6)}" for n, value in values.items())
         where = ""
@@ -206,9 +202,3 @@ def _slots(latents: Sequence[Mapping[str, Latent]], lengths: dict[str, int]) -> 
             size = int(np.prod(part[name].padded(lengths)))
             slots.append(Slot(number, name, part[name], lengths, begin, begin + size))
     return slots
-
-
-def _example(slots: list[Slot], num_parts: int, row: tuple[Any, ...], seeds: np.ndarray | None) -> Segment:
-    generator = np.random.default_rng(0)
-    values = [slot.some(2, generator) for slot in slots]
-    return Segment(arguments(slots, num_parts, values), row, seeds, 2)

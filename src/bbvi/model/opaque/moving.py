@@ -32,8 +32,8 @@ class Slot(NamedTuple):
         """Draw arbitrary values, `(num, factors, *event)`; all of a finite set of values may occur."""
         with jax.ensure_compile_time_eval():
             values = self.latent.some_values(self.lengths, num, generator)
-            top = getattr(self.latent.family.support(), "upper_bound", None)
-            if self.latent.family.is_discrete() and top is not None and np.ndim(top) == 0:
+            top = getattr(self.latent.family.chart.support, "upper_bound", None)
+            if self.latent.family.chart.is_discrete and top is not None and np.ndim(top) == 0:
                 values = generator.integers(0, int(top), values.shape, endpoint=True).astype(values.dtype)
         return values.reshape(num, self.end - self.begin, *self.latent.event)
 
@@ -116,7 +116,7 @@ def find(probe: Probe) -> np.ndarray:
         # groups of different lengths differ in which terms are masked, and that says nothing
         differs = differs | _disagree(probe, unions[0], union, empty_counts=probe.same_lengths)
     known = np.any(unions, axis=0)
-    discrete = [slot for slot in probe.slots if slot.latent.family.is_discrete()]
+    discrete = [slot for slot in probe.slots if slot.latent.family.chart.is_discrete]
     for t, term in enumerate(probe.terms):
         for s, slot in enumerate(probe.slots):
             of_term = known[term.begin : term.end]
@@ -139,7 +139,7 @@ def _plan(probe: Probe) -> tuple[int, int, int]:
     for num_groups, points in [(most, 5), (most, 4), *with_three, (fewest, 2)]:
         if num_groups * points * (probe.num_factors + 1) <= _MOST_CALLS:
             return num_groups, points, 0
-    if any(slot.latent.family.is_discrete() for slot in probe.slots):
+    if any(slot.latent.family.chart.is_discrete for slot in probe.slots):
         # two moves of integers can cancel in a sum: sets of them would hide what is read
         return 0, 0, 0
     return num_groups, points, _MOST_CALLS // (num_groups * points) - 1
@@ -153,14 +153,11 @@ def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Flat, Fla
     """Draw two values of everything that differ in every factor, if some of a few random ones do."""
     base, other = [], []
     for slot in probe.slots:
-        first, *rest = slot.some(8, generator)
-        second = rest[0].copy()
-        axes = tuple(range(1, first.ndim))
-        for candidate in rest[1:]:
-            same = (second == first).all(axis=axes)
-            second[same] = candidate[same]
+        values = slot.some(8, generator)
+        first, rest = values[0], values[1:]
+        differs = (rest != first).reshape(*rest.shape[:2], -1).any(-1)
         base.append(first)
-        other.append(second)
+        other.append(rest[differs.argmax(0), np.arange(len(first))])
     return base, other
 
 
@@ -209,9 +206,8 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
 def check_declared(probe: Probe, known: np.ndarray) -> str | None:
     """Move whole latents and a few single factors; describe a change that was not declared, if there is one."""
     generator = np.random.default_rng(0)
-    whole = np.zeros((len(probe.slots), probe.num_factors), bool)
-    for moved, slot in zip(whole, probe.slots, strict=True):
-        moved[slot.begin : slot.end] = True
+    sizes = [slot.end - slot.begin for slot in probe.slots]
+    whole = np.repeat(np.eye(len(sizes), dtype=bool), sizes, axis=1)
     for row in _spread(probe.rows, _FEWEST_GROUPS):
         for _ in range(_DECLARED_POINTS):
             moves = np.concatenate([whole, single_moves(probe, known, generator, _DECLARED_MOVES)])

@@ -17,7 +17,7 @@ from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
-from bbvi.posterior.khat import Khat, flat_khat, hierarchical_khat
+from bbvi.posterior.khat import Khat, hierarchical_khat, khat_of
 from bbvi.posterior.outcome import Outcome, saved_outcome
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, from_samples
@@ -182,7 +182,7 @@ class Posterior:
         """
         ratios, key = self._ratios(data), fold(seed_key(seed), "khat")
         if ratios.groups is None:
-            return flat_khat(ratios, n, key)
+            return khat_of(ratios.of_all(n, key))
         means = self._problem.joined(self.mean())
         centre = {
             name: central_value(latent, self._params["globals"][name], means.get(name))

@@ -13,7 +13,8 @@ from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
 from bbvi.blankets.scope import Arrays, Lanes
-from bbvi.draws.draws import draw_values
+from bbvi.draws.draws import draw_values, over_factors
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.terminal import progress_bar
 from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
 from bbvi.model.latents import Latent
@@ -225,10 +226,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
     """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
-    many = jax.vmap(of_latent.family.coordinates, in_axes=-1, out_axes=-1)
-    for _ in ("chain", *latent.shape):
-        many = jax.vmap(many)
-    return many(values)
+    return jax.vmap(over_factors(latent, of_latent.family.coordinates, -1, 0))(values)
 
 
 def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.colouring import Colours, Move
 from bbvi.blankets.scope import Arrays, Lanes, Point, Scope
+from bbvi.draws.draws import over_factors
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import Address, Key, fold, fold_names
@@ -206,10 +207,7 @@ def _point(scene: Scene, scope: Scope, u: Arrays) -> Point:
     values, logs = {}, {}
     for name, latent in scope.latents.items():
         family = scene.proposals[name].family
-        value = jax.vmap(family.value, in_axes=-1, out_axes=-1)
-        for _ in latent.shape:
-            value = jax.vmap(value)
-        values[name], log = value(u[name]), family.log_value(u[name])
+        values[name], log = over_factors(latent, family.value, -1, 0)(u[name]), family.log_value(u[name])
         if log is not None:
             logs[name] = log
     return Point(values, logs)

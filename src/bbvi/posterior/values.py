@@ -123,14 +123,12 @@ def element_name(name: str, index: tuple[int, ...]) -> str:
 
 def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
     """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
-    if "logits" not in params:
+    if "logits" not in params or latent.support not in ("binary", "categorical", "one_hot"):
         return None
-    if latent.support in ("categorical", "one_hot"):
-        return np.asarray(jax.nn.softmax(params["logits"]))
     if latent.support == "binary":
         one = np.asarray(jax.nn.sigmoid(params["logits"]))
         return np.stack([1 - one, one], -1)
-    return None
+    return np.asarray(jax.nn.softmax(params["logits"]))
 
 
 def central_value(latent: Latent, params: Any, mean: Any) -> Array:

@@ -168,18 +168,18 @@ def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Option
     if isinstance(groups, Cohort):
         check_padding(problem, analysis.blankets, groups)
     lanes = all_lanes(analysis, flat, groups)
-    scene = _scene(analysis, groups, hold is None)
+    scene = _scene(kernel, analysis, groups, hold is None)
     held = None if hold is None else _held(problem, scene, hold, options.num_chains, options.num_draws)
     state = _start(scene, problem, lanes, key, options.num_chains)
     if held is not None:
         state = state._replace(u=[{name: leaf[:, 0] for name, leaf in held.items()}, *state.u[1:]])
     _check_start(scene, state, lanes)
     kept = tuple(name for name in problem.latents if keep is None or name in keep)
-    return Run(problem, kernel, scene, lanes, state, held, fold(key, "metropolis"), kept, options)
+    return Run(problem, scene, lanes, state, held, fold(key, "metropolis"), kept, options)
 
 
-def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:
-    problem, group = analysis.problem, analysis.blankets.group
+def _scene(kernel: AbstractKernel, analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:
+    problem = analysis.problem
     colours: list[Any] = [{}]
     if move_globals:
         rows = None
@@ -192,7 +192,7 @@ def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool
         colours += [cut(longest, scope) if longest else {} for scope in analysis.scopes[1:]]
     proposals = {name: proposal(latent) for name, latent in problem.latents.items()}
     moving = range(0 if move_globals else 1, len(analysis.scopes))
-    return Scene(analysis.scopes, proposals, colours, [moves(c) for c in colours], moving)
+    return Scene(kernel, analysis.scopes, proposals, colours, [moves(c) for c in colours], moving)
 
 
 def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:

@@ -28,20 +28,17 @@ def plot_blankets(found: Any) -> Any:
     )  # fmt: skip
     for i, term in enumerate(terms):
         for j, name in enumerate(names):
-            axes = figure.add_subplot(grid[i, j])
+            axes, colour = figure.add_subplot(grid[i, j]), _COLOURS[j % len(_COLOURS)]
             reading = found.readings[term].get(name)
             if reading is not None:
-                colours = ListedColormap([(1, 1, 1, 0), _COLOURS[j % len(_COLOURS)]])
-                image = _image(reading.matrix())
+                image, colours = _image(reading.pairs()), ListedColormap([(1, 1, 1, 0), colour])
                 axes.imshow(image, aspect="auto", interpolation="nearest", cmap=colours, vmin=0, vmax=1)
             axes.set_facecolor("#f4f4f4" if reading is None else "white")
             axes.set(xticks=[], yticks=[])
             for spine in axes.spines.values():
                 spine.set(color="#cccccc", linewidth=0.6)
             if i == 0:
-                axes.set_title(
-                    f"{name}\n{_shape(found.problem.shape(name))}", fontsize=8, color=_COLOURS[j % len(_COLOURS)]
-                )
+                axes.set_title(f"{name}\n{_shape(found.problem.shape(name))}", fontsize=8, color=colour)
             if j == 0:
                 label = f"{term}\n{_shape(found.shapes[term])}"
                 axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)

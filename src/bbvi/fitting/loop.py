@@ -118,6 +118,10 @@ class Loop:
         rows += rows[-1:] * (self.capacity - steps)
         return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
 
+    def estimate(self, params: dict[str, Lambda], data: Any, batch: Batch | None, **how: Any) -> Estimate:
+        """Estimate the gradient at this lambda; `how` are the draws, the key and the buffers."""
+        return self.gradient.estimate(self.analysis, params["globals"], data, batch, **how)
+
     def draws_key(self, key: Key, step: Array) -> Key:
         """Return the address at which the random numbers of a step's draws begin."""
         return fold(key, "draws", step)
@@ -172,9 +176,7 @@ class Loop:
         batch = self.batch(state.params, key, state.step, source, i)
 
         def by(draws: AbstractDraws, key: Key, buffers: Any) -> Estimate:
-            return self.gradient.estimate(
-                self.analysis, state.params["globals"], data, batch, draws=draws, key=key, buffers=buffers
-            )
+            return self.estimate(state.params, data, batch, draws=draws, key=key, buffers=buffers)
 
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)

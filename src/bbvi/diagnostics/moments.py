@@ -70,10 +70,10 @@ def gradient_moments(
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
     analysis = analyse(problem, flat, groups)
-    params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
+    params = {part: {name: posterior.params[name] for name in own} for part, own in model.factors.items()}
     if isinstance(gradient, AbstractChoice):
-        choosing = Choosing(gradient, analysis, flat, groups, size, seed_key(seed))
-        gradient = choosing.settled(params, choosing.first(params), {})
+        pilot = Choosing(gradient, analysis, flat, groups, size, seed_key(seed)).pilot(params, {})
+        gradient = gradient.settled(pilot, gradient.first(pilot))
     loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
     made = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
     mean, spread = jax.block_until_ready(made)

@@ -138,12 +138,11 @@ def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posteri
     run = _prepare(model, data, settings)
     history: History = []
     state = run.loop.init(run.params)
-    if run.checkpoint is not None:
-        saved = run.checkpoint.load(state)
-        if saved is not None:
-            state, history, estimators = saved
-            if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
-                run = run.with_estimator(run.choosing.again(estimators))
+    saved = None if run.checkpoint is None else run.checkpoint.load(state)
+    if saved is not None:
+        state, history, estimators = saved
+        if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
+            run = run.with_estimator(run.choosing.again(estimators))
     yield from drain(run, state, history)
 
 
@@ -173,7 +172,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     choosing, estimator = None, settings.gradient
     if isinstance(estimator, AbstractChoice):
         choosing = Choosing(estimator, analysis, flat, groups, size, key)
-        estimator = choosing.first(params)
+        estimator = estimator.first(choosing.pilot(params, {}))
     estimator.check(settings.draws)
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})

@@ -73,8 +73,8 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
         with deferred_interrupt() as interrupt:
             if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
                 try:
-                    seen = noise_so_far(run.loop, state)
-                    run = run.with_estimator(run.choosing.settled(state.params, run.loop.gradient, seen))
+                    pilot = run.choosing.pilot(state.params, noise_so_far(run.loop, state))
+                    run = run.with_estimator(run.choosing.choice.settled(pilot, run.loop.gradient))
                     first = True
                 except KeyboardInterrupt:
                     interrupt.set()

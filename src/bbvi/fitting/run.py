@@ -131,7 +131,7 @@ def _after_chunk(run: Run, state: State, history: History, saved: float) -> floa
     if run.recheck is not None:
         _after_opaque(run, state, history if good else _without_last_step(history))
     if not good and int(state.step) == 0:
-        _explain_start(run)
+        raise_if_not_finite(run.loop, run.params, run.key, run.data, run.groups)
     if good and run.checkpoint is not None and time.monotonic() - saved >= run.checkpoint.seconds:
         _save(run, state, history, Outcome.RUNNING)
         return time.monotonic()
@@ -180,6 +180,8 @@ def _without_last_step(history: History) -> History:
     *earlier, last = history
     return [*earlier, {name: column[:-1] for name, column in last.items()}] if len(last["elbo"]) > 1 else earlier
 
+        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
+        error.posterior = _posterior(run, own_copy(state.params), history, end)
 
 @contextlib.contextmanager
 def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[None]:
@@ -190,22 +192,8 @@ def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[Non
         where = f"The {int(state.step)} steps made until then are in this error's .posterior"
         if run.checkpoint is not None:
             where += f", and in {run.checkpoint.path}: the same call again goes on from there"
-        kept = OpaqueError(f"{error}. {where}")
-        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
-        kept.posterior = _posterior(run, own_copy(state.params), history, end)
-        for note in getattr(error, "__notes__", ()):
-            kept.add_note(note)
-        raise kept from error
-
-
-def _explain_start(run: Run) -> None:
-    """Say which term is to blame for a very first step that failed, if a term is."""
-    step = jnp.int32(0)
-    batch = run.loop.batch(run.params, run.key, step, run.loop.source(run.groups, run.key, 0, 1), step)
-    raise_if_not_finite(
-        run.loop.analysis.problem, run.params["globals"], run.data, batch,
-        draws=run.loop.draws, key=run.loop.draws_key(run.key, step),
-    )  # fmt: skip
+        error.args = (f"{error}. {where}",)
+        raise
 
 
 def next_length(steps: int, took: float, made: int) -> int:

@@ -67,7 +67,7 @@ class Loop:
     """The loop of one fit, compiled once for all its calls, whatever the number of steps they make."""
 
     def __init__(self, analysis: Analysis, method: Method):
-        self.analysis = analysis
+        self.analysis, self.method = analysis, method
         self.gradient, draws, self.optimizer, self.stops, self.batch_size, self.capacity = method
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
         # the state's buffers are given away: a step must not copy the rows of all groups

@@ -3,13 +3,14 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
+from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import raise_if_not_finite
@@ -36,7 +37,6 @@ class Run(NamedTuple):
     """A fit that is ready to go; `choosing` is the choice of estimators that is still to be settled."""
 
     settings: Settings
-    loop_for: Callable[[AbstractGradient], Loop]
     loop: Loop
     params: dict[str, Lambda]
     data: Any
@@ -48,7 +48,8 @@ class Run(NamedTuple):
 
     def with_estimator(self, gradient: AbstractGradient) -> "Run":
         """Go on with this estimator, which is not chosen again."""
-        loop = self.loop if gradient is self.loop.gradient else self.loop_for(gradient)
+        method = self.loop.method._replace(gradient=gradient)
+        loop = self.loop if gradient is self.loop.gradient else compiled(self.loop.analysis, self.data, method)
         return self._replace(loop=loop, choosing=None)
 
 

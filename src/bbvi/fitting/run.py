@@ -83,8 +83,11 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
                     end = _INTERRUPTED
                     break
             before = time.monotonic()
-            state, arrays = _chunk(run, state, min(steps, _most_steps(run, state)))
-            took, count = time.monotonic() - before, len(arrays["elbo"])
+            length = min(steps, _most_steps(run, state))
+            state, record, made = run.loop.run(state, run.key, run.data, run.groups, length)
+            count = int(made) + (int(state.broken) >= 0)
+            arrays = {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+            took = time.monotonic() - before
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
             try:
@@ -141,18 +144,7 @@ def _after_chunk(run: Run, state: State, history: History, saved: float) -> floa
 
 def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:
     if run.checkpoint is not None:
-        run.checkpoint.save(state, history, _estimators(run), outcome)
-
-
-def _estimators(run: Run) -> dict[str, str]:
-    return run.loop.gradient.named(run.loop.analysis)
-
-
-def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
-    """Make up to `steps` steps; return the state after them and the record of those that were made."""
-    state, record, made = run.loop.run(state, run.key, run.data, run.groups, steps)
-    count = int(made) + (int(state.broken) >= 0)
-    return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+        run.checkpoint.save(state, history, run.loop.gradient.named(run.loop.analysis), outcome)
 
 
 def _most_steps(run: Run, state: State) -> int:
@@ -181,8 +173,6 @@ def _without_last_step(history: History) -> History:
     *earlier, last = history
     return [*earlier, {name: column[:-1] for name, column in last.items()}] if len(last["elbo"]) > 1 else earlier
 
-        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
-        error.posterior = _posterior(run, own_copy(state.params), history, end)
 
 @contextlib.contextmanager
 def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[None]:
@@ -190,6 +180,8 @@ def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[Non
     try:
         yield
     except OpaqueError as error:
+        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
+        error.posterior = _posterior(run, own_copy(state.params), history, end)
         where = f"The {int(state.step)} steps made until then are in this error's .posterior"
         if run.checkpoint is not None:
             where += f", and in {run.checkpoint.path}: the same call again goes on from there"
@@ -213,12 +205,11 @@ def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
     steps = max(_STEPS_TO_COMPARE, math.ceil(_DRAWS_TO_COMPARE / loop.draws.num))
     if run.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(run.groups)) / loop.batch_size))
-    key = fold(run.key, "compare")
-    one, other = (
-        loop.elbos(state._replace(params=params), key, run.data, run.groups, steps)
-        for params in (average, state.params)
-    )
-    gain = one - other
+
+    def elbos(params: dict[str, Lambda]) -> np.ndarray:
+        return loop.elbos(state._replace(params=params), fold(run.key, "compare"), run.data, run.groups, steps)
+
+    gain = elbos(average) - elbos(state.params)
     error = gain.std(ddof=1) / np.sqrt(steps)
     return average if gain.mean() > -2 * error else state.params
 
@@ -226,5 +217,5 @@ def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
 def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:
     return Posterior(
         run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
-        history=history, outcome=end.outcome, stopped=end.words, estimators=_estimators(run),
+        history=history, outcome=end.outcome, stopped=end.words, estimators=run.loop.gradient.named(run.loop.analysis),
     )  # fmt: skip

@@ -140,7 +140,7 @@ class AllAtOnce(AbstractKernel):
 def sweep(
     scene: Scene, lanes: list[Lanes], state: ChainState, terms: list[Terms], *, key: Key, chain: Array, gain: Scalar
 ) -> tuple[ChainState, Decided]:
-    """Move every latent of a chain, given by its number, once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
+    """Move every latent of one chain once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
     decided = scene.kernel.decide(scene, lanes, offer, terms, key, chain)

@@ -71,16 +71,16 @@ class Explanation:
         num = sum(int(_counts(r, 1).sum()) for readings in self.readings.values() for r in readings.values())
         if num > MOST_PAIRS:
             raise ValueError(f"the matrix would have {num:,} entries; print the table, or explain a smaller model")
-        rows = []
-        for term, shape in self.shapes.items():
-            blocks = []
-            for name, latent in self.problem.latents.items():
-                size = math.prod(shape), math.prod(self.problem.shape(name))
-                reading = self.readings[term].get(name)
-                block = sparse.csr_array(size, dtype=bool) if reading is None else reading.pairs()
-                blocks.append(sparse.kron(block, np.ones((1, math.prod(latent.event)), bool)))
-            rows.append(sparse.hstack(blocks, format="csr"))
-        return sparse.csr_array(sparse.vstack(rows, format="csr").astype(bool))
+
+        def block(term: str, name: str) -> sparse.csr_array:
+            size = math.prod(self.shapes[term]), math.prod(self.problem.shape(name))
+            reading = self.readings[term].get(name)
+            pairs = sparse.csr_array(size, dtype=bool) if reading is None else reading.pairs()
+            event = np.ones((1, math.prod(self.problem.latents[name].event)), bool)
+            return sparse.csr_array(sparse.kron(pairs, event))
+
+        grid = [[block(term, name) for name in self.problem.latents] for term in self.shapes]
+        return sparse.csr_array(sparse.block_array(grid, dtype=bool))
 
     def __repr__(self) -> str:
         return "\n\n".join([self.title, _table(self._term_rows()), _table(self._latent_rows()), *self._warnings()])

@@ -7,13 +7,11 @@ import numpy as np
 
 def plot_history(posterior: Any) -> Any:
     """Draw the smoothed ELBO against steps with its noise band, and below it the size of the steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     history = posterior.history
     history = history[np.isfinite(history["elbo"])]  # the step that broke a fit has no ELBO
     figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
     step, elbo = history.index.to_numpy(), history["elbo"]
     if len(elbo):

@@ -49,7 +49,10 @@ class Options(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Which sweeps a compiled chunk makes: `num_draws` draws from the sweep `first` on, held globals by number."""
+    """Which sweeps a compiled chunk makes: `num_draws` draws, each after `thin` sweeps, from the sweep `first` on.
+
+    `held` are the numbers of the globals to hold, one for each draw that a chunk has room for.
+    """
 
     held: Int[Array, " capacity"]
     num_draws: Int[Array, ""]
@@ -133,7 +136,7 @@ def drain(run: Run) -> Iterator[Chains]:
     size = sum(leaf.size for part in run.state.u for name, leaf in part.items() if name in run.keep)
     capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
     over_chains = (0, 0, None if run.held is None else 0, None, None, None)
-    compiled = eqx.filter_jit(jax.vmap(functools.partial(_chunk, run, capacity), over_chains), **for_many_runs())
+    compiled = eqx.filter_jit(jax.vmap(functools.partial(_chunk, run), over_chains), **for_many_runs())
     numbers = jnp.arange(options.num_chains, dtype=jnp.uint32)
     records: list[Record] = []
     state, done, length = run.state, 0, 1
@@ -156,16 +159,9 @@ def drain(run: Run) -> Iterator[Chains]:
 
 
 def _chunk(
-    run: Run,
-    capacity: int,
-    state: ChainState,
-    chain: Array,
-    held: Arrays | None,
-    lanes: list[Lanes],
-    key: Key,
-    span: Span,
+    run: Run, state: ChainState, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, span: Span
 ) -> tuple[ChainState, Record]:
-    """Make one chain's chunk of up to `capacity` draws, each after `thin` sweeps."""
+    """Make one chain's chunk of sweeps."""
     scene, owners = run.scene, run.scene.owners(run.scene.moving)
 
     def terms_at(state: ChainState) -> list[Terms]:
@@ -196,7 +192,7 @@ def _chunk(
 
     none, terms = {name: jnp.zeros(()) for name in owners}, terms_at(state)
     shapes = jax.eval_shape(functools.partial(_record, run), state, terms, none)
-    record = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+    record = jax.tree.map(lambda leaf: jnp.zeros((len(span.held), *leaf.shape), leaf.dtype), shapes)
     state, _, record = jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
     return state, record
 

@@ -1,7 +1,8 @@
 """Section 3.1 made visible: the terms that were found in a log joint, who reads whom, and what was lost."""
 
 import dataclasses
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,9 +11,10 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets.blankets import Blankets, find_blankets
-from bbvi.blankets.patterns import Reduction
+from bbvi.blankets.patterns import AbstractPattern, Reduction, Scattered
 from bbvi.blankets.read_sets import MOST_PAIRS
 from bbvi.blankets.reads import Lost
+from bbvi.blankets.scope import Scope
 from bbvi.diagnostics.plot_blankets import percent, plot_blankets
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
@@ -28,30 +30,6 @@ from bbvi.posterior.values import element_name
 _NUM_DRAWS = 1000
 
 
-class Reading(NamedTuple):
-    """How one array of terms reads one array of latents: by whole axes, or as a matrix tells."""
-
-    reads: Reduction | sparse.csr_array
-
-    def matrix(self) -> sparse.csr_array:
-        """Term elements by factors of q."""
-        return self.reads.pairs() if isinstance(self.reads, Reduction) else self.reads
-
-    def per_term(self) -> np.ndarray:
-        """How many factors of q each term element reads."""
-        if isinstance(self.reads, Reduction):
-            free = [s for s, axis in zip(self.reads.factor_shape, self.reads.matched, strict=True) if axis is None]
-            return np.full(int(np.prod(self.reads.term_shape)), int(np.prod(free)))
-        return self.matrix().sum(1, dtype=int)
-
-    def per_latent(self) -> np.ndarray:
-        """How many term elements each factor of q is read by."""
-        if isinstance(self.reads, Reduction):
-            summed = [self.reads.term_shape[axis] for axis in self.reads.summed]
-            return np.full(int(np.prod(self.reads.factor_shape)), int(np.prod(summed)))
-        return self.matrix().sum(0, dtype=int)
-
-
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """What was found in a log joint: print it, `.plot()` it, or take `.matrix`.
@@ -63,7 +41,7 @@ class Explanation:
 
     problem: Problem
     shapes: dict[str, tuple[int, ...]]
-    readings: dict[str, dict[str, Reading]]
+    readings: dict[str, dict[str, AbstractPattern]]
     lines: dict[str, str]
     shares: dict[str, float]
     lost: list[Lost]
@@ -89,20 +67,19 @@ class Explanation:
 
     @property
     def matrix(self) -> sparse.csr_array:
-        num = sum(int(r.per_term().sum()) for readings in self.readings.values() for r in readings.values())
+        num = sum(int(_counts(r, 1).sum()) for readings in self.readings.values() for r in readings.values())
         if num > MOST_PAIRS:
             raise ValueError(f"the matrix would have {num:,} entries; print the table, or explain a smaller model")
-        rows = []
-        for term, shape in self.shapes.items():
-            size, blocks = int(np.prod(shape)), []
-            for name, latent in self.problem.latents.items():
-                event = int(np.prod(latent.event))
-                reading = self.readings[term].get(name)
-                width = int(np.prod(self.problem.shape(name)))
-                block = sparse.csr_array((size, width), dtype=bool) if reading is None else reading.matrix()
-                blocks.append(sparse.kron(block, np.ones((1, event), bool)) if event > 1 else block)
-            rows.append(sparse.hstack(blocks, format="csr"))
-        return sparse.csr_array(sparse.vstack(rows, format="csr").astype(bool))
+
+        def block(term: str, name: str) -> sparse.csr_array:
+            size = math.prod(self.shapes[term]), math.prod(self.problem.shape(name))
+            reading = self.readings[term].get(name)
+            pairs = sparse.csr_array(size, dtype=bool) if reading is None else reading.pairs()
+            event = np.ones((1, math.prod(self.problem.latents[name].event)), bool)
+            return sparse.csr_array(sparse.kron(pairs, event))
+
+        grid = [[block(term, name) for name in self.problem.latents] for term in self.shapes]
+        return sparse.csr_array(sparse.block_array(grid, dtype=bool))
 
     def __repr__(self) -> str:
         return "\n\n".join([self.title, _table(self._term_rows()), _table(self._latent_rows()), *self._warnings()])
@@ -114,26 +91,20 @@ class Explanation:
     def _term_rows(self) -> list[list[str]]:
         rows = [["terms", "shape", "line", "each reads", "variance"]]
         for term, shape in self.shapes.items():
-            reads = [f"{_span(r.per_term())} {name}" for name, r in self.readings[term].items()]
-            share = self.shares[term]
-            rows.append(
-                [term, str(shape), self.lines[term], ", ".join(reads) or "nothing", percent(share) if reads else ""]
-            )
+            reads = [f"{_span(_counts(r, 1))} {name}" for name, r in self.readings[term].items()]
+            share = percent(self.shares[term]) if reads else ""
+            rows.append([term, str(shape), self.lines[term], ", ".join(reads) or "nothing", share])
         return rows
 
     def _latent_rows(self) -> list[list[str]]:
         total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
-        columns = ["latent", "shape", "q", f"blanket, of {total:,} terms"]
-        rows = [[*columns, "gradient"] if self.estimators else columns]
+        rows = [["latent", "shape", "q", f"blanket, of {total:,} terms", "gradient"]]
         for name, latent in self.problem.latents.items():
             shape = self.problem.shape(name)
-            counts = np.zeros(int(np.prod(shape)), int)
-            for readings in self.readings.values():
-                if name in readings:
-                    counts = counts + readings[name].per_latent()
-            row = [name, str(shape + latent.event), latent.family.name, _span(counts)]
-            rows.append([*row, self.estimators.get(name, "held")] if self.estimators else row)
-        return rows
+            counts = np.sum([_counts(read[name], 0) for read in self.readings.values() if name in read], axis=0)
+            estimator = self.estimators.get(name, "held")
+            rows.append([name, str(shape + latent.event), latent.family.name, _span(counts), estimator])
+        return rows if self.estimators else [row[:-1] for row in rows]
 
     def _warnings(self) -> list[str]:
         places = dict.fromkeys(f"  {lost.line or 'somewhere'}: {lost.why}" for lost in self.lost)
@@ -169,7 +140,7 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     shapes = {term: shape for scope in blankets.scopes for term, shape in scope.shapes.items()}
     lines = {term: line for scope in blankets.scopes for term, line in scope.split.lines.items()}
     lost = [item for scope in blankets.scopes for item in scope.lost]
-    readings = {term: _readings(problem, blankets, term, row) for term in shapes}
+    readings = {term: _readings(scope, term, row) for scope in blankets.scopes for term in scope.shapes}
     params = _params(problem, posterior, group)
     shares = _shares(problem, blankets, params, flat, row)
     elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
@@ -188,26 +159,24 @@ def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Pro
     return Problem(model, own, 1), jax.tree.map(lambda leaf: leaf[0], rows)
 
 
-def _readings(problem: Problem, blankets: Blankets, term: str, row: Any) -> dict[str, Reading]:
+def _readings(scope: Scope, term: str, row: Any) -> dict[str, AbstractPattern]:
     found = {}
-    (scope,) = [scope for scope in blankets.scopes if term in scope.shapes]
-    for name in problem.latents:
+    for name in scope.problem.latents:
         pattern = scope.patterns.get(name, {}).get(term)
         chosen = scope.look_ups.get(name, {}).get(term)
         if pattern is not None:
-            found[name] = Reading(pattern if isinstance(pattern, Reduction) else pattern.pairs())
+            found[name] = pattern
         elif chosen is not None:
-            found[name] = Reading(chosen.pairs(scope.indices(row)))
+            rows, columns = chosen.pairs(scope.indices(row)).nonzero()
+            found[name] = Scattered(rows, columns, math.prod(scope.shapes[term]), scope.problem.shape(name))
     return found
 
 
 def _params(problem: Problem, posterior: Posterior | None, group: int) -> Lambda:
     params = starting_params(problem, seed_key(0)) if posterior is None else posterior._params
     group = 0 if posterior is None else group
-    rows = {}
-    for name in problem.locals:
-        corner = (group, *(slice(size) for size in problem.shape(name)))
-        rows[name] = {key: value[corner] for key, value in params["locals"][name].items()}
+    corners = {name: (group, *map(slice, problem.shape(name))) for name in problem.locals}
+    rows = {name: {key: leaf[at] for key, leaf in params["locals"][name].items()} for name, at in corners.items()}
     return {**params["globals"], **rows}
 
 
@@ -228,6 +197,16 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
     variances = {name: float(np.var(np.asarray(value, np.float64))) for name, value in sums.items()}
     total = sum(variances.values())
     return {name: variance / total if total > 0 else 0.0 for name, variance in variances.items()}
+
+
+def _counts(pattern: AbstractPattern, axis: int) -> np.ndarray:
+    """How many factors of q each term element reads (axis 1), or how many term elements read each factor (axis 0)."""
+    if not isinstance(pattern, Reduction):
+        return pattern.pairs().sum(axis, dtype=int)
+    # all the same, and there may be too many pairs to list
+    sizes = [math.prod(pattern.term_shape), math.prod(pattern.factor_shape)]
+    matched = math.prod(pattern.term_shape[k] for k in pattern.matched if k is not None)
+    return np.full(sizes[1 - axis], sizes[axis] // matched)
 
 
 def _span(counts: np.ndarray) -> str:

@@ -25,7 +25,7 @@ from bbvi.gradients.score import Score
 from bbvi.model.groups import ArrayGroups, Stream
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import bind
-from bbvi.numerics.address import fold, seed_key
+from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.numerics.xla import for_many_runs
 from bbvi.posterior.posterior import Posterior
 
@@ -70,13 +70,13 @@ def gradient_moments(
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)
     analysis = analyse(problem, flat, groups)
-    params = {part: {name: posterior.params[name] for name in getattr(problem, part)} for part in ("globals", "locals")}
+    params = {part: {name: posterior.params[name] for name in own} for part, own in model.factors.items()}
     if isinstance(gradient, AbstractChoice):
-        choosing = Choosing(gradient, analysis, flat, groups, size, seed_key(seed))
-        gradient = choosing.settled(params, choosing.first(params), {})
+        pilot = Choosing(gradient, analysis, flat, groups, size, seed_key(seed)).pilot(params, {})
+        gradient = gradient.settled(pilot, gradient.first(pilot))
     loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
-    mean, spread = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
-    jax.block_until_ready(spread)
+    made = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
+    mean, spread = jax.block_until_ready(made)
     problem.raise_failure()
     variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
     return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))
@@ -84,27 +84,24 @@ def gradient_moments(
 
 @functools.cache  # one program: at another lambda nothing is compiled again
 def _program() -> Callable[..., tuple[Lambda, Lambda]]:
-    return eqx.filter_jit(_full_moments, **for_many_runs())
+    """Compile the mean of the repeated full-data gradients and the sum of their squared distances to it."""
 
+    def moments(loop: Loop, repeats: int, key: Key, params: dict[str, Lambda], flat: Any, groups: Any) -> Any:
+        def one(repeat: Array) -> Lambda:
+            batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
+            estimate = loop.estimate(params, flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat))
+            return full_gradient(estimate, batch, params["locals"])
 
-def _full_moments(
-    loop: Loop, repeats: int, key: Array, params: dict[str, Lambda], flat: Any, groups: Any
-) -> tuple[Lambda, Lambda]:
-    """Return the mean of the repeated full-data gradients and the sum of their squared distances to it."""
+        return mean_and_spread(one, repeats)
 
-    return mean_and_spread(
-        loop, params, key, flat, repeats=repeats, value=lambda estimate, batch: full_gradient(estimate, batch, params["locals"]),
-        batch=lambda repeat: loop.batch(params, key, repeat, groups, jnp.int32(0)),
-    )  # fmt: skip
+    return eqx.filter_jit(moments, **for_many_runs())
 
 
 def full_gradient(estimate: Estimate, batch: Batch | None, rows: Lambda) -> Lambda:
     """Make one noisy gradient of the full-data ELBO: the batch's rows times N/B, the others 0."""
-    if batch is None or not rows:
-        return dict(estimate.globals)
 
     def at_all_groups(leaf: Array, gradient: Array) -> Array:
+        assert batch is not None, "a flat model has no rows"
         return jnp.zeros_like(leaf).at[batch.groups].set(batch.scale * gradient)
 
-    full = jax.tree.map(at_all_groups, dict(rows), estimate.rows)
-    return {**estimate.globals, **full}
+    return {**estimate.globals, **jax.tree.map(at_all_groups, dict(rows), estimate.rows)}

@@ -11,7 +11,6 @@ _PIXELS = 200
 
 def plot_blankets(found: Any) -> Any:
     """Draw an `Explanation`: who reads whom, with each array's share of the variance at the side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
@@ -21,27 +20,23 @@ def plot_blankets(found: Any) -> Any:
     widths = [_weight(found.problem.shape(name)) for name in names]
     size = (2.9 + 4.6 * sum(widths) / max(sum(widths), 0.5), 0.9 + 3.6 * sum(heights) / max(sum(heights), 0.5))
     figure = Figure(figsize=size, dpi=120)
-    FigureCanvasAgg(figure)
     grid = figure.add_gridspec(
         len(terms), len(names) + 1, height_ratios=heights, width_ratios=[*widths, 0.16 * sum(widths)],
         hspace=0.08, wspace=0.05, left=1.75 / size[0], right=1 - 0.25 / size[0], top=1 - 0.75 / size[1], bottom=0.1 / size[1],
     )  # fmt: skip
     for i, term in enumerate(terms):
         for j, name in enumerate(names):
-            axes = figure.add_subplot(grid[i, j])
+            axes, colour = figure.add_subplot(grid[i, j]), _COLOURS[j % len(_COLOURS)]
             reading = found.readings[term].get(name)
             if reading is not None:
-                colours = ListedColormap([(1, 1, 1, 0), _COLOURS[j % len(_COLOURS)]])
-                image = _image(reading.matrix())
+                image, colours = _image(reading.pairs()), ListedColormap([(1, 1, 1, 0), colour])
                 axes.imshow(image, aspect="auto", interpolation="nearest", cmap=colours, vmin=0, vmax=1)
             axes.set_facecolor("#f4f4f4" if reading is None else "white")
             axes.set(xticks=[], yticks=[])
             for spine in axes.spines.values():
                 spine.set(color="#cccccc", linewidth=0.6)
             if i == 0:
-                axes.set_title(
-                    f"{name}\n{_shape(found.problem.shape(name))}", fontsize=8, color=_COLOURS[j % len(_COLOURS)]
-                )
+                axes.set_title(f"{name}\n{_shape(found.problem.shape(name))}", fontsize=8, color=colour)
             if j == 0:
                 label = f"{term}\n{_shape(found.shapes[term])}"
                 axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)

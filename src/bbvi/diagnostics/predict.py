@@ -92,18 +92,16 @@ def predictive_log_likelihood(
     samples = jnp.arange(jax.tree.leaves((beta, z))[0].shape[-1], dtype=jnp.uint32)
     key = fold(seed_key(seed), "predict")
     z |= jax.vmap(lambda g: problem.call_site(fold(key, g), samples, g))(jnp.arange(problem.num_groups))
-    score = jax.jit(
-        jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed), in_axes=(0, 0)), **for_many_runs()
-    )
-    blocks = _blocks(problem, jax.tree.leaves((beta, z))[0].shape[-1])
+    score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed)), **for_many_runs())
+    size = sum(int(np.prod(problem.shape(name))) for name in problem.latents) + 1
+    block = max(1, _FLOATS_PER_BLOCK // (len(samples) * size * 8))
     parts = []
-    for begin in range(0, problem.num_groups, blocks):
-        numbers = np.arange(begin, min(begin + blocks, problem.num_groups))
+    for begin in range(0, problem.num_groups, block):
+        numbers = np.arange(begin, min(begin + block, problem.num_groups))
         local = jax.tree.map(lambda leaf, n=numbers: leaf[n], z)
         parts.append(jax.tree.map(np.asarray, score(local, groups.take(numbers))))
         problem.raise_failure()
-    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    return _collect(whole)
+    return _collect(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
 
 
 def _draws(
@@ -138,20 +136,13 @@ def _groups_first(draws: Any, problem: Problem, name: str) -> Array:
     return jnp.moveaxis(array, 0, -1)
 
 
-def _blocks(problem: Problem, num_draws: int) -> int:
-    size = sum(int(np.prod(problem.shape(name))) for name in problem.latents) + 1
-    return max(1, _FLOATS_PER_BLOCK // (num_draws * size * 8))
-
-
 def _score_group(problem: Problem, beta: Any, z: Any, row: Any, observed: Any) -> dict[str, Any]:
     """log mean exp over draws, of each likelihood element and of their sum, with Monte Carlo errors."""
     num = jax.tree.leaves((beta, z))[0].shape[-1]
-    terms = jax.vmap(lambda b, z_one: problem.likelihood_terms(b, z_one, row), in_axes=-1, out_axes=-1, axis_size=num)(
-        beta, z
-    )
-    masks = _masks(terms, row, observed)
+    at_one = jax.vmap(lambda b, z: problem.likelihood_terms(b, z, row), in_axes=-1, out_axes=-1, axis_size=num)
+    terms = at_one(beta, z)
     flat = jnp.concatenate([term.reshape(-1, num) for term in terms.values()])
-    keep = jnp.concatenate([masks[name].reshape(-1) for name in terms])
+    keep = jnp.concatenate([_mask(name, term.shape[:-1], row, observed).ravel() for name, term in terms.items()])
     total = jnp.where(keep[:, None], flat, 0).sum(0)
     pointwise, error = _log_mean(flat)
     joint, joint_error = _log_mean(total)
@@ -165,20 +156,18 @@ def _log_mean(log_values: Array) -> tuple[Array, Array]:
     return mean, jnp.std(relative, axis=-1) / jnp.sqrt(num)
 
 
-def _masks(terms: dict[str, Array], row: Any, observed: Any) -> dict[str, Array]:
+def _mask(name: str, shape: tuple[int, ...], row: Any, observed: Any) -> Array:
+    """Tell which elements of a likelihood's term of this shape are observations."""
     if observed is None:
-        return {name: jnp.ones(term.shape[:-1], bool) for name, term in terms.items()}
+        return jnp.ones(shape, bool)
     mask = jnp.asarray(row[observed] if isinstance(observed, str) else observed(row), bool)
-    out = {}
-    for name, term in terms.items():
-        try:
-            out[name] = jnp.broadcast_to(mask, term.shape[:-1])
-        except ValueError:
-            raise ValueError(
-                f"observed has shape {mask.shape} but {name} has shape {term.shape[:-1]}; return the likelihood's terms "
-                "unsummed, one for each observation"
-            ) from None
-    return out
+    try:
+        return jnp.broadcast_to(mask, shape)
+    except ValueError:
+        raise ValueError(
+            f"observed has shape {mask.shape} but {name} has shape {shape}; return the likelihood's terms "
+            "unsummed, one for each observation"
+        ) from None
 
 
 def _collect(parts: dict[str, np.ndarray]) -> PredictiveLogLikelihood:

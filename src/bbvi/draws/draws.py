@@ -150,20 +150,20 @@ def draw_latent(
     def one(p, element, sample):
         return draws.sample(name, latent.family, p, Address(key, number, element, sample))
 
-    return _over_factors(latent, one, (None, None, 0), (0, 0, None))(params, elements, samples)
+    return over_factors(latent, one, (None, None, 0), (0, 0, None))(params, elements, samples)
 
 
 def latent_values(latent: Latent, coordinates: Array) -> Float[Array, "*values samples"]:
     """Turn coordinates into the z that the model sees."""
-    return _over_factors(latent, latent.family.chart.value, -1, 0)(coordinates)
+    return over_factors(latent, latent.family.chart.value, -1, 0)(coordinates)
 
 
 def log_q(latent: Latent, params: Params, coordinates: Array) -> Float[Array, "*factors samples"]:
     """Evaluate log q_i for every factor and sample."""
-    return _over_factors(latent, latent.family.log_prob, (None, -1), 0)(params, coordinates)
+    return over_factors(latent, latent.family.log_prob, (None, -1), 0)(params, coordinates)
 
 
-def _over_factors(latent: Latent, function: Callable[..., Any], samples: Any, factors: Any) -> Callable[..., Any]:
+def over_factors(latent: Latent, function: Callable[..., Any], samples: Any, factors: Any) -> Callable[..., Any]:
     """Apply a function of one factor and one sample to all of them; given are the arguments' axes of each."""
     many = jax.vmap(function, in_axes=samples, out_axes=-1)
     for _ in latent.shape:

@@ -36,23 +36,19 @@ def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
 
 def _signature(analysis: Analysis, data: Any) -> str:
     """Digest all that a step of this analysis depends on, except its arguments."""
-    digest = hashlib.sha256()
-
-    def add(*things: Any) -> None:
-        for thing in things:
-            is_array = isinstance(thing, (np.ndarray, jax.Array))
-            if is_array:
-                add(str(thing.dtype), str(thing.shape))
-            digest.update(np.ascontiguousarray(thing).tobytes() if is_array else repr(thing).encode())
-            digest.update(b"|")
-
     problem = analysis.problem
-    add(problem.num_groups, analysis.fit_globals, dict(analysis.axes))
+    things = [problem.num_groups, analysis.fit_globals, dict(analysis.axes)]
     for name, latent in problem.latents.items():
-        add(name, name in problem.globals, latent.shape, latent.event, latent.family)
+        things += [name, name in problem.globals, latent.shape, latent.event, latent.family]
     # the values of a flat model's data decide what is read
-    add(*jax.tree.leaves(data))
+    things += jax.tree.leaves(data)
     for scope in analysis.scopes:
-        add(scope.problem.lengths, scope.size)
-        add(*scope.traced())
+        things += [scope.problem.lengths, scope.size, *scope.traced()]
+    digest = hashlib.sha256()
+    for thing in things:
+        if isinstance(thing, (np.ndarray, jax.Array)):
+            digest.update(f"{thing.dtype}{thing.shape}".encode() + np.ascontiguousarray(thing).tobytes())
+        else:
+            digest.update(repr(thing).encode())
+        digest.update(b"|")
     return digest.hexdigest()

@@ -31,22 +31,14 @@ class Choosing(NamedTuple):
     batch_size: int
     key: Key
 
-    def first(self, params: dict[str, Lambda]) -> AbstractGradient:
-        """Choose for the first steps, by what is valid."""
-        return self.choice.first(self._pilot(params, {}))
-
-    def settled(
-        self, params: dict[str, Lambda], first: AbstractGradient, seen: Mapping[str, float]
-    ) -> AbstractGradient:
-        """Choose for all later steps, at the lambda that was reached; `seen` is the noise of the steps made."""
-        return self.choice.settled(self._pilot(params, seen), first)
-
     def again(self, estimators: Mapping[str, str]) -> AbstractGradient:
         """Return the estimators that a checkpoint names."""
         known = {repr(gradient): gradient for gradient in self.choice.candidates()}
         return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
 
-    def _pilot(self, params: dict[str, Lambda], seen: Mapping[str, float]) -> Pilot:
+    def pilot(self, params: dict[str, Lambda], seen: Mapping[str, float]) -> Pilot:
+        """Return what a choice is made by at this lambda; `seen` is the noise of the steps made until then."""
+
         def noise(gradient: AbstractGradient, names: Collection[str]) -> dict[str, float]:
             analysis = self.analysis._replace(wanted=frozenset(names))
             loop = Loop(analysis, Method(gradient, MonteCarlo(_DRAWS), adagrad(), batch_size=self.batch_size))

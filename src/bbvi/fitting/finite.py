@@ -7,31 +7,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.draws.batch import Batch
-from bbvi.draws.draws import AbstractDraws, draw_values
+from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
-from bbvi.model.problem import Problem, Terms
+from bbvi.fitting.loop import Loop
+from bbvi.model.groups import AbstractGroups
+from bbvi.model.problem import Terms
 from bbvi.numerics.address import Key, fold
 
 
 def raise_if_not_finite(
-    problem: Problem, params: Lambda, data: Any, batch: Batch | None, *, draws: AbstractDraws, key: Key
+    loop: Loop, params: dict[str, Lambda], run_key: Key, data: Any, groups: AbstractGroups | None
 ) -> None:
     """Evaluate the first step's draws once more and raise at the first term that is not finite."""
+    problem, draws, step = loop.analysis.problem, loop.draws, jnp.int32(0)
+    batch = loop.batch(params, run_key, step, loop.source(groups, run_key, 0, 1), step)
+    key = loop.draws_key(run_key, step)
     samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
-    beta, _ = draw_values(problem, problem.globals, params, draws=draws, key=key, samples=samples)
+    beta, _ = draw_values(problem, problem.globals, params["globals"], draws=draws, key=key, samples=samples)
     at_samples = functools.partial(jax.vmap, in_axes=-1, out_axes=-1, axis_size=len(samples))
     _check_finite(at_samples(lambda b: problem.prior_terms(b, data))(beta), beta, None)
     if batch is None:
         return
-    for i, group in enumerate(np.asarray(batch.groups)):
+    for i, group in enumerate(np.asarray(batch.groups).tolist()):
         row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
-        at = fold(key, int(group))
-        z, _ = draw_values(
-            problem, problem.locals, local, draws=draws, key=at, samples=samples, group=int(group), own=own
-        )
+        at = fold(key, group)
+        z, _ = draw_values(problem, problem.locals, local, draws=draws, key=at, samples=samples, group=group, own=own)
         terms = at_samples(lambda b, z, row=row: problem.group_terms(b, z, row))(beta, z)
-        _check_finite(terms, beta | z, int(group))
+        _check_finite(terms, beta | z, group)
 
 
 def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> None:

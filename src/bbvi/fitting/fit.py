@@ -16,7 +16,7 @@ from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History, fingerprint
 from bbvi.fitting.choose import Choosing
-from bbvi.fitting.loop import Loop, Method
+from bbvi.fitting.loop import Method
 from bbvi.fitting.natural import natural
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.fitting.recheck import Recheck
@@ -138,12 +138,11 @@ def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posteri
     run = _prepare(model, data, settings)
     history: History = []
     state = run.loop.init(run.params)
-    if run.checkpoint is not None:
-        saved = run.checkpoint.load(state)
-        if saved is not None:
-            state, history, estimators = saved
-            if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
-                run = run.with_estimator(run.choosing.again(estimators))
+    saved = None if run.checkpoint is None else run.checkpoint.load(state)
+    if saved is not None:
+        state, history, estimators = saved
+        if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
+            run = run.with_estimator(run.choosing.again(estimators))
     yield from drain(run, state, history)
 
 
@@ -173,18 +172,13 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     choosing, estimator = None, settings.gradient
     if isinstance(estimator, AbstractChoice):
         choosing = Choosing(estimator, analysis, flat, groups, size, key)
-        estimator = choosing.first(params)
+        estimator = estimator.first(choosing.pilot(params, {}))
     estimator.check(settings.draws)
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
-
-    method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity)
-
-    def loop_for(gradient: AbstractGradient) -> Loop:
-        return compiled(analysis, flat, method._replace(gradient=gradient))
-
+    loop = compiled(analysis, flat, Method(estimator, settings.draws, optimizer, settings.stops, size, capacity))
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    run = Run(settings, loop_for, loop_for(estimator), params, flat, groups, key, recheck, choosing)
+    run = Run(settings, loop, params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
 
 

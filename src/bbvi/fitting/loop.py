@@ -13,7 +13,7 @@ from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch, by_bucket, draw_groups
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.optimizers import Families, ascend, ascend_rows, init_rows
+from bbvi.fitting.optimizers import ascend, ascend_rows, init_rows
 from bbvi.fitting.stop import AbstractStop, Info
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
@@ -67,27 +67,17 @@ class Loop:
     """The loop of one fit, compiled once for all its calls, whatever the number of steps they make."""
 
     def __init__(self, analysis: Analysis, method: Method):
-        self.analysis = analysis
+        self.analysis, self.method = analysis, method
         self.gradient, draws, self.optimizer, self.stops, self.batch_size, self.capacity = method
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
-        self._families: dict[str, Families] = {
-            "globals": {name: latent.family for name, latent in analysis.problem.globals.items()},
-            "locals": {name: latent.family for name, latent in analysis.problem.locals.items()},
-        }
-
-        def run(kept: tuple[Key, Any, Any, Array], state: State) -> tuple[State, Record, Array]:
-            return self._run(state, *kept)
-
         # the state's buffers are given away: a step must not copy the rows of all groups
-        self._compiled = eqx.filter_jit(run, donate="all-except-first", **for_many_runs())
+        self._compiled = eqx.filter_jit(self._run, donate="all-except-first", **for_many_runs())
 
     def init(self, params: dict[str, Lambda]) -> State:
         """Make the state before the first step."""
         fitted = self._fitted(params)
-        optimizer = {
-            "globals": self.optimizer.init(fitted["globals"]),
-            "locals": init_rows(self.optimizer, params["locals"]),
-        }
+        rows = init_rows(self.optimizer, params["locals"])
+        optimizer = {"globals": self.optimizer.init(fitted["globals"]), "locals": rows}
         stops = tuple(stop.init(fitted) for stop in self.stops)
         state = State(params, optimizer, stops, self.draws.init(), jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
         return own_copy(state)
@@ -128,6 +118,10 @@ class Loop:
         rows += rows[-1:] * (self.capacity - steps)
         return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
 
+    def estimate(self, params: dict[str, Lambda], data: Any, batch: Batch | None, **how: Any) -> Estimate:
+        """Estimate the gradient at this lambda; `how` are the draws, the key and the buffers."""
+        return self.gradient.estimate(self.analysis, params["globals"], data, batch, **how)
+
     def draws_key(self, key: Key, step: Array) -> Key:
         """Return the address at which the random numbers of a step's draws begin."""
         return fold(key, "draws", step)
@@ -135,7 +129,8 @@ class Loop:
     def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
         return {"globals": params["globals"] if self.analysis.fit_globals else {}, "locals": params["locals"]}
 
-    def _run(self, state: State, key: Key, data: Any, source: Any, end: Array):
+    def _run(self, kept: tuple[Key, Any, Any, Array], state: State) -> tuple[State, Record, Array]:
+        key, data, source, end = kept
         zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
         record = Record(zeros, zeros, zeros, counts, counts)
         begin = state.step
@@ -181,9 +176,7 @@ class Loop:
         batch = self.batch(state.params, key, state.step, source, i)
 
         def by(draws: AbstractDraws, key: Key, buffers: Any) -> Estimate:
-            return self.gradient.estimate(
-                self.analysis, state.params["globals"], data, batch, draws=draws, key=key, buffers=buffers
-            )
+            return self.estimate(state.params, data, batch, draws=draws, key=key, buffers=buffers)
 
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
@@ -211,16 +204,17 @@ class Loop:
         return new, record, estimate.buffers
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
-        of_globals, families = self._fitted(state.params)["globals"], self._families
+        of_globals = self._fitted(state.params)["globals"]
+        families = {name: latent.family for name, latent in self.analysis.problem.latents.items()}
         before = {"globals": of_globals, "rows": {} if batch is None else batch.params}
         after, optimizer = dict(before), dict(state.optimizer)
         if of_globals:
             after["globals"], optimizer["globals"] = ascend(
-                self.optimizer, estimate.globals, state.optimizer["globals"], of_globals, families["globals"]
+                self.optimizer, estimate.globals, state.optimizer["globals"], of_globals, families
             )
         if batch is not None and batch.params:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
-            after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families["locals"])
+            after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
             optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
 

@@ -64,8 +64,9 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def update(updates, state, params=None, *, families, **extra_args):
         changes, squares, shortened = {}, {}, state.shortened
         for name, descent in updates.items():
+            first, entry = next(iter(families[name].parameters().items()))
             step = functools.partial(_step, families[name], eta, reach)
-            for _ in range(_factor_axes(families[name], params[name])):
+            for _ in range(jnp.ndim(params[name][first]) - len(entry.raw_shape())):
                 step = jax.vmap(step)
             gradient = jax.tree.map(jnp.negative, descent)
             changes[name], squares[name], short = step(params[name], gradient, state.squares[name])
@@ -73,11 +74,6 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
         return changes, NaturalState(squares, shortened)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _factor_axes(family: AbstractFamily, params: Params) -> int:
-    name, entry = next(iter(family.parameters().items()))
-    return jnp.ndim(params[name]) - len(entry.raw_shape())
 
 
 def _step(
@@ -88,26 +84,16 @@ def _step(
     length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
     whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares.reshape(-1)[0]))
     size = jnp.where(whole * length > reach, reach / length, whole)
-    size = _inside(family, params, direction, size)
-    new = family.along(params, _times(size, direction))
-    squares = squares + jnp.minimum(length, _LONGEST) ** 2
-    return jax.tree.map(jnp.subtract, new, params), squares, size < whole
 
-
-def _inside(family: AbstractFamily, params: Params, direction: Params, size: Array) -> Array:
-    """Halve the size of the step until it ends inside the domain."""
+    def end(size: Array) -> Params:
+        return family.along(params, jax.tree.map(lambda leaf: size * leaf, direction))
 
     def outside(carry: tuple[Array, Array]) -> Array:
         size, halvings = carry
-        end = jax.tree.leaves(family.along(params, _times(size, direction)))
-        inside = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in end])
+        inside = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(end(size))])
         return ~jnp.all(inside) & (halvings < _HALVINGS)
 
-    def halve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        return carry[0] / 2, carry[1] + 1
-
-    return jax.lax.while_loop(outside, halve, (size, jnp.int32(0)))[0]
-
-
-def _times(size: Array, direction: Params) -> Params:
-    return jax.tree.map(lambda leaf: size * leaf, direction)
+    # halved until it ends inside the domain
+    size, _ = jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, jnp.int32(0)))
+    squares = squares + jnp.minimum(length, _LONGEST) ** 2
+    return jax.tree.map(jnp.subtract, end(size), params), squares, size < whole

@@ -7,25 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bbvi.draws.batch import Batch
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
-from bbvi.gradients.abstract import Estimate
 from bbvi.numerics.address import Key
 
 
-def mean_and_spread(
-    loop: Loop, params: dict[str, Lambda], key: Key, data: Any,
-    *, repeats: int, batch: Callable[[Array], Batch | None], value: Callable[[Estimate, Batch | None], Any],
-) -> tuple[Any, Any]:  # fmt: skip
-    """Estimate the gradient `repeats` times and return the mean of `value`, and the sum of squared distances to it."""
-
-    def one(repeat: Array) -> Any:
-        own = batch(repeat)
-        estimate = loop.gradient.estimate(
-            loop.analysis, params["globals"], data, own, draws=loop.draws, key=loop.draws_key(key, repeat)
-        )
-        return value(estimate, own)
+def mean_and_spread(one: Callable[[Array], Any], repeats: int) -> tuple[Any, Any]:
+    """Return the mean of `one(repeat)` over the repeats, leaf by leaf, and the sum of squared distances to it."""
 
     def body(carry: tuple[Any, Any], repeat: Array) -> tuple[tuple[Any, Any], None]:
         # Welford's recursion: no large sums are subtracted
@@ -46,16 +34,14 @@ def noise_of_latents(
     """Measure the variance of each latent's gradient on one batch, in units of the Fisher information."""
     batch = loop.batch(params, key, jnp.int32(0), source, jnp.int32(0))
 
-    def gradient_and_fisher(estimate: Estimate, _: Batch | None) -> tuple[Lambda, Lambda]:
+    def gradient_and_fisher(repeat: Array) -> tuple[Lambda, Lambda]:
+        estimate = loop.estimate(params, data, batch, draws=loop.draws, key=loop.draws_key(key, repeat))
         return {**estimate.globals, **estimate.rows}, {**estimate.fisher["globals"], **estimate.fisher["rows"]}
 
-    (_, fisher), (spread, _) = mean_and_spread(
-        loop, params, key, data, repeats=repeats, batch=lambda _: batch, value=gradient_and_fisher
-    )
+    (_, fisher), (spread, _) = mean_and_spread(gradient_and_fisher, repeats)
 
     def ratio(squares: Array, f: Array) -> Array:
         return jnp.where(f > 0, squares / (repeats - 1) / jnp.where(f > 0, f, 1), 0).mean()
 
-    return {
-        name: sum(jax.tree.leaves(jax.tree.map(ratio, spread[name], fisher[name])), jnp.zeros(())) for name in spread
-    }
+    ratios = jax.tree.map(ratio, spread, fisher)
+    return {name: sum(of_latent.values(), jnp.zeros(())) for name, of_latent in ratios.items()}

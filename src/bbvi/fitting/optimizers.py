@@ -66,8 +66,8 @@ def ascend(
     optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, params: Lambda, families: Families
 ) -> tuple[Lambda, Any]:
     """Make one step up the ELBO; optax descends, so the gradient is negated here and nowhere else."""
-    descent = jax.tree.map(jnp.negative, gradient)
-    updates, state = optax.with_extra_args_support(optimizer).update(descent, state, params, families=families)
+    descent, own = jax.tree.map(jnp.negative, gradient), {name: families[name] for name in params}
+    updates, state = optax.with_extra_args_support(optimizer).update(descent, state, params, families=own)
     return optax.apply_updates(params, updates), state
 
 

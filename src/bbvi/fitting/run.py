@@ -3,13 +3,14 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
+from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import raise_if_not_finite
@@ -36,7 +37,6 @@ class Run(NamedTuple):
     """A fit that is ready to go; `choosing` is the choice of estimators that is still to be settled."""
 
     settings: Settings
-    loop_for: Callable[[AbstractGradient], Loop]
     loop: Loop
     params: dict[str, Lambda]
     data: Any
@@ -48,7 +48,8 @@ class Run(NamedTuple):
 
     def with_estimator(self, gradient: AbstractGradient) -> "Run":
         """Go on with this estimator, which is not chosen again."""
-        loop = self.loop if gradient is self.loop.gradient else self.loop_for(gradient)
+        method = self.loop.method._replace(gradient=gradient)
+        loop = self.loop if gradient is self.loop.gradient else compiled(self.loop.analysis, self.data, method)
         return self._replace(loop=loop, choosing=None)
 
 
@@ -73,8 +74,8 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
         with deferred_interrupt() as interrupt:
             if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
                 try:
-                    seen = noise_so_far(run.loop, state)
-                    run = run.with_estimator(run.choosing.settled(state.params, run.loop.gradient, seen))
+                    pilot = run.choosing.pilot(state.params, noise_so_far(run.loop, state))
+                    run = run.with_estimator(run.choosing.choice.settled(pilot, run.loop.gradient))
                     first = True
                 except KeyboardInterrupt:
                     interrupt.set()
@@ -82,8 +83,11 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
                     end = _INTERRUPTED
                     break
             before = time.monotonic()
-            state, arrays = _chunk(run, state, min(steps, _most_steps(run, state)))
-            took, count = time.monotonic() - before, len(arrays["elbo"])
+            length = min(steps, _most_steps(run, state))
+            state, record, made = run.loop.run(state, run.key, run.data, run.groups, length)
+            count = int(made) + (int(state.broken) >= 0)
+            arrays = {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+            took = time.monotonic() - before
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
             try:
@@ -131,7 +135,7 @@ def _after_chunk(run: Run, state: State, history: History, saved: float) -> floa
     if run.recheck is not None:
         _after_opaque(run, state, history if good else _without_last_step(history))
     if not good and int(state.step) == 0:
-        _explain_start(run)
+        raise_if_not_finite(run.loop, run.params, run.key, run.data, run.groups)
     if good and run.checkpoint is not None and time.monotonic() - saved >= run.checkpoint.seconds:
         _save(run, state, history, Outcome.RUNNING)
         return time.monotonic()
@@ -140,18 +144,7 @@ def _after_chunk(run: Run, state: State, history: History, saved: float) -> floa
 
 def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:
     if run.checkpoint is not None:
-        run.checkpoint.save(state, history, _estimators(run), outcome)
-
-
-def _estimators(run: Run) -> dict[str, str]:
-    return run.loop.gradient.named(run.loop.analysis)
-
-
-def _chunk(run: Run, state: State, steps: int) -> tuple[State, dict[str, np.ndarray]]:
-    """Make up to `steps` steps; return the state after them and the record of those that were made."""
-    state, record, made = run.loop.run(state, run.key, run.data, run.groups, steps)
-    count = int(made) + (int(state.broken) >= 0)
-    return state, {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+        run.checkpoint.save(state, history, run.loop.gradient.named(run.loop.analysis), outcome)
 
 
 def _most_steps(run: Run, state: State) -> int:
@@ -187,25 +180,13 @@ def _keeping_posterior(run: Run, state: State, history: History) -> Iterator[Non
     try:
         yield
     except OpaqueError as error:
+        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
+        error.posterior = _posterior(run, own_copy(state.params), history, end)
         where = f"The {int(state.step)} steps made until then are in this error's .posterior"
         if run.checkpoint is not None:
             where += f", and in {run.checkpoint.path}: the same call again goes on from there"
-        kept = OpaqueError(f"{error}. {where}")
-        end = End(Outcome.OPAQUE_FAILED, f"an opaque function failed: {error}")
-        kept.posterior = _posterior(run, own_copy(state.params), history, end)
-        for note in getattr(error, "__notes__", ()):
-            kept.add_note(note)
-        raise kept from error
-
-
-def _explain_start(run: Run) -> None:
-    """Say which term is to blame for a very first step that failed, if a term is."""
-    step = jnp.int32(0)
-    batch = run.loop.batch(run.params, run.key, step, run.loop.source(run.groups, run.key, 0, 1), step)
-    raise_if_not_finite(
-        run.loop.analysis.problem, run.params["globals"], run.data, batch,
-        draws=run.loop.draws, key=run.loop.draws_key(run.key, step),
-    )  # fmt: skip
+        error.args = (f"{error}. {where}",)
+        raise
 
 
 def next_length(steps: int, took: float, made: int) -> int:
@@ -224,12 +205,11 @@ def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
     steps = max(_STEPS_TO_COMPARE, math.ceil(_DRAWS_TO_COMPARE / loop.draws.num))
     if run.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(run.groups)) / loop.batch_size))
-    key = fold(run.key, "compare")
-    one, other = (
-        loop.elbos(state._replace(params=params), key, run.data, run.groups, steps)
-        for params in (average, state.params)
-    )
-    gain = one - other
+
+    def elbos(params: dict[str, Lambda]) -> np.ndarray:
+        return loop.elbos(state._replace(params=params), fold(run.key, "compare"), run.data, run.groups, steps)
+
+    gain = elbos(average) - elbos(state.params)
     error = gain.std(ddof=1) / np.sqrt(steps)
     return average if gain.mean() > -2 * error else state.params
 
@@ -237,5 +217,5 @@ def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
 def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:
     return Posterior(
         run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
-        history=history, outcome=end.outcome, stopped=end.words, estimators=_estimators(run),
+        history=history, outcome=end.outcome, stopped=end.words, estimators=run.loop.gradient.named(run.loop.analysis),
     )  # fmt: skip

@@ -129,9 +129,8 @@ class Budget(AbstractStop):
             raise ValueError(f"Budget: seconds must be 0 or more, got {self.seconds}")
 
     def on_host(self, elapsed):
-        return (self.steps is not None and elapsed.step >= self.steps) or (
-            self.seconds is not None and elapsed.seconds >= self.seconds
-        )
+        pairs = (elapsed.step, self.steps), (elapsed.seconds, self.seconds)
+        return any(most is not None and so_far >= most for so_far, most in pairs)
 
     def last_step(self):
         return self.steps

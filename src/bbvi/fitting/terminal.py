@@ -15,11 +15,8 @@ def deferred_interrupt() -> Iterator[threading.Event]:
     Off the main thread, or where the program handles Ctrl-C itself, nothing changes.
     """
     main = threading.current_thread() is threading.main_thread()
-    if main and _noting:
-        yield _noting[-1]
-        return
-    seen = threading.Event()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    seen = _noting[-1] if main and _noting else threading.Event()
+    if not main or _noting or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield seen
         return
 
@@ -48,13 +45,15 @@ def progress_bar(wanted: bool | None, total: int | None, *, shown: str = "ELBO")
     if wanted is False or not (console.is_terminal or console.is_jupyter):
         yield lambda step, elbo: None
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from bbvi.fitting.bar import Left, Rate
+    from bbvi.fitting.bar import Rate
 
+    # until the budget's last step; a rule may stop before
+    left = [] if total is None else [TextColumn("[cyan]≤"), TimeRemainingColumn(), TextColumn("[cyan]left")]
     bar = Progress(
         SpinnerColumn(), TextColumn("step {task.completed:,.0f}"), BarColumn(bar_width=24),
-        TextColumn(shown + " {task.fields[elbo]}"), Rate(), TimeElapsedColumn(), Left(),
+        TextColumn(shown + " {task.fields[elbo]}"), Rate(), TimeElapsedColumn(), *left,
         console=console, transient=False,
     )  # fmt: skip
     with bar:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from bbvi.model.latents import Latent
 
@@ -20,7 +19,7 @@ def inference_data(groups: Mapping[str, Mapping[str, Any]], dims: Mapping[str, S
         >>> dict(data.posterior.x.sizes)
         {'chain': 2, 'draw': 5, 'lab': 3}
     """
-    arviz = _library()
+    arviz = library()
     is_old = arviz.__version__.startswith("0.")
     data = arviz.from_dict(**groups, dims=dict(dims)) if is_old else arviz.from_dict(groups, dims=dict(dims))
     for part in (data, *(data[name] for name in groups)):
@@ -51,17 +50,8 @@ def flat_draws(group: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def rhat(draws: Shaped[np.ndarray, "chain draw"]) -> float:
-    """Rank-normalised split R-hat."""
-    return float(_library().rhat(draws))
-
-
-def ess(draws: Shaped[np.ndarray, "chain draw"]) -> float:
-    """Effective sample size of the bulk."""
-    return float(_library().ess(draws))
-
-
-def _library() -> Any:
+def library() -> Any:
+    """ArviZ itself: `rhat` and `ess` of an array by chain and draw are the same in all versions."""
     import arviz  # slow to import
 
     return arviz

@@ -14,20 +14,10 @@ _INNER_DRAWS = 10
 class Khat(float):
     """k-hat of the globals (or of a flat model), a float; `.locals` has one for each group."""
 
-    locals: np.ndarray | None
-
-    def __new__(cls, value: float, locals_: np.ndarray | None = None) -> "Khat":
-        self = float.__new__(cls, value)
-        self.locals = locals_
-        return self
+    locals: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return f"{float(self):.2f}"
-
-
-def flat_khat(ratios: Ratios, num: int, key: Key) -> Khat:
-    """Compute k-hat of all latents jointly."""
-    return Khat(_khat(ratios.of_all(num, key)))
 
 
 def hierarchical_khat(ratios: Ratios, num: int, key: Key, centre: dict[str, Array]) -> Khat:
@@ -37,17 +27,18 @@ def hierarchical_khat(ratios: Ratios, num: int, key: Key, centre: dict[str, Arra
     num_inner = _INNER_DRAWS if params["locals"] else 1
     inner = [ratios.of_groups(beta, fold(key, f"inner {m}"), samples) for m in range(num_inner)]
     marginal = np.logaddexp.reduce(inner, axis=0) - np.log(len(inner))
-    of_globals = _khat(np.asarray(log_ratio, np.float64) + marginal.sum(0)) if params["globals"] else float("nan")
+    khat = khat_of(np.asarray(log_ratio, np.float64) + marginal.sum(0)) if params["globals"] else Khat("nan")
     if not params["locals"]:
-        return Khat(of_globals)
+        return khat
     fixed = {name: jnp.broadcast_to(value[..., None], (*value.shape, num)) for name, value in centre.items()}
     local = ratios.of_groups(fixed, fold(key, "local"), samples)
-    return Khat(of_globals, np.array([_khat(row) for row in local]))
+    khat.locals = np.array([khat_of(row) for row in local])
+    return khat
 
 
-def _khat(log_ratios: np.ndarray) -> float:
+def khat_of(log_ratios: np.ndarray) -> Khat:
+    """Compute k-hat of importance ratios; minus infinity where they are all the same."""
     log_ratios = np.asarray(log_ratios, np.float64)
-    if np.ptp(log_ratios) < 1e-5 * max(1.0, float(np.abs(log_ratios).max())):
-        # q is the posterior up to rounding: the ratios have no tail at all
-        return float("-inf")
-    return pareto_khat(log_ratios)
+    # where q is the posterior up to rounding, the ratios have no tail at all
+    no_tail = np.ptp(log_ratios) < 1e-5 * max(1.0, float(np.abs(log_ratios).max()))
+    return Khat("-inf" if no_tail else pareto_khat(log_ratios))

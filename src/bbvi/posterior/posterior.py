@@ -13,11 +13,10 @@ from jaxtyping import Array, Float
 
 from bbvi.families.abstract import AbstractFamily, Lambda
 from bbvi.model.groups import AbstractGroups
-from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
-from bbvi.posterior.khat import Khat, flat_khat, hierarchical_khat
+from bbvi.posterior.khat import Khat, hierarchical_khat, khat_of
 from bbvi.posterior.outcome import Outcome, saved_outcome
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, from_samples
@@ -113,14 +112,14 @@ class Posterior:
 
     def sample(self, n: int, seed: int | Array = 0, *, groups: Any = None) -> dict[str, Any]:
         """Draw n samples: `(n, ...)` for globals, `(n, group, ...)` for locals."""
-        return self._problem.members({name: self._draw(name, n, seed, groups) for name in self._problem.latents})
+        drawn = {name: self._draw(name, n, seed, groups) for name in self._problem.latents}
+        return self._problem.members({name: self._ragged(name, value, groups, 1) for name, value in drawn.items()})
 
-    def _draw(self, name: str, n: int, seed: int | Array, groups: Any) -> Any:
+    def _draw(self, name: str, n: int, seed: int | Array, groups: Any) -> Array:
+        params, latent = self._rows(name, groups), self._problem.latents[name]
+        of_groups = jnp.asarray(self._numbers(groups)) if name in self._problem.locals else None
         key, padded = fold(seed_key(seed), "sample"), tuple(self._problem.lengths.items())
-        latent = self._problem.latents[name]
-        params, numbers = self._rows(name, groups)
-        of_groups = jnp.asarray(numbers) if name in self._problem.locals else None
-        return self._ragged(latent, sample_latent(params, key, of_groups, name, latent, n, padded), numbers, 1)
+        return sample_latent(params, key, of_groups, name, latent, n, padded)
 
     def mean(self, *, groups: Any = None) -> Table:
         """Return the posterior mean of each latent."""
@@ -142,15 +141,14 @@ class Posterior:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
         out, refused = {}, {}
         for name, latent in self._problem.latents.items():
-            params, numbers = self._rows(name, groups)
-            value = probabilities(latent, params)
+            value = probabilities(latent, self._rows(name, groups))
             if value is None:
                 for member, own in self.model.blocks.get(name, {name: latent}).items():
                     refused[member] = (
                         f"{member!r} is {own.support}: it has no finite list of values; use mean() or quantile()"
                     )
                 continue
-            out[name] = self._ragged(latent, value, numbers, 0)
+            out[name] = self._ragged(name, value, groups, 0)
         return Table(out, refused)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
@@ -182,7 +180,7 @@ class Posterior:
         """
         ratios, key = self._ratios(data), fold(seed_key(seed), "khat")
         if ratios.groups is None:
-            return flat_khat(ratios, n, key)
+            return khat_of(ratios.of_all(n, key))
         means = self._problem.joined(self.mean())
         centre = {
             name: central_value(latent, self._params["globals"][name], means.get(name))
@@ -233,17 +231,16 @@ class Posterior:
             raise IndexError(f"groups={groups!r}: there are {self.num_groups} groups, numbered from 0")
         return numbers
 
-    def _rows(self, name: str, groups: Any) -> tuple[Any, np.ndarray]:
+    def _rows(self, name: str, groups: Any) -> Any:
         numbers = self._numbers(groups)
         if name in self._problem.globals:
-            return self._params["globals"][name], numbers
-        return jax.tree.map(lambda leaf: leaf[numbers], self._params["locals"][name]), numbers
+            return self._params["globals"][name]
+        return jax.tree.map(lambda leaf: leaf[numbers], self._params["locals"][name])
 
-    def _ragged(self, latent: Latent, values: Any, numbers: np.ndarray, group_axis: int) -> Any:
-        if not latent.ragged_axes:
-            return values
+    def _ragged(self, name: str, values: Any, groups: Any, group_axis: int) -> Any:
+        latent, numbers = self._problem.latents[name], self._numbers(groups)
         own = {a: self._lengths[size][numbers] for a, size in enumerate(latent.shape) if isinstance(size, str)}
-        return Ragged.of(values, own, group_axis)
+        return Ragged.of(values, own, group_axis) if own else values
 
     def _statistic(
         self, what: str, exact: Callable[[AbstractFamily, Any], Any], of_draws: Callable[[np.ndarray], Any], groups: Any
@@ -255,12 +252,10 @@ class Posterior:
                     f"{name!r} is categorical: a {what} of category codes means nothing; use posterior.probs()[{name!r}]"
                 )
                 continue
-            params, numbers = self._rows(name, groups)
-            value = exact(latent.family, params)
+            value = exact(latent.family, self._rows(name, groups))
             if value is None:
-                drawn = self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups)
-                value = of_draws(np.asarray(drawn.padded if isinstance(drawn, Ragged) else drawn, np.float64))
-            out[name] = self._ragged(latent, value, numbers, 0)
+                value = of_draws(np.asarray(self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups), np.float64))
+            out[name] = self._ragged(name, value, groups, 0)
         return Table(self._problem.members(out), refused)
 
     def _ratios(self, data: Any) -> Ratios:

@@ -69,10 +69,8 @@ class Ratios:
 
     def of_globals(self, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""
-        out = self._at_globals(self.params["globals"], self._data, key, samples)
-        if self.problem.opaque:
-            jax.block_until_ready(out)
-            self.problem.raise_failure()
+        out = jax.block_until_ready(self._at_globals(self.params["globals"], self._data, key, samples))
+        self.problem.raise_failure()
         return out
 
     def of_groups(self, beta: dict[str, Array], key: Key, samples: Array) -> Float[np.ndarray, "groups samples"]:

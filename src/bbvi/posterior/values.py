@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q
+from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
@@ -101,10 +101,8 @@ def log_q_of_latent(
     """Return log q of one latent, summed over its factors that are not padding."""
 
     def one(p: Any, z_one: Array, lengths: dict[str, Array]) -> Array:
-        inverse = latent.family.chart.coordinates
-        for _ in latent.shape:
-            inverse = jax.vmap(inverse)
-        log_density = log_q(latent, p, inverse(z_one)[..., None])[..., 0]
+        u = over_factors(latent, latent.family.chart.coordinates, -1, 0)(z_one[..., None])
+        log_density = log_q(latent, p, u)[..., 0]
         keep = latent.mask(dict(padded), lengths) if lengths else True
         return jnp.where(keep, log_density, 0).sum()
 
@@ -125,14 +123,12 @@ def element_name(name: str, index: tuple[int, ...]) -> str:
 
 def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
     """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
-    if "logits" not in params:
+    if "logits" not in params or latent.support not in ("binary", "categorical", "one_hot"):
         return None
-    if latent.support in ("categorical", "one_hot"):
-        return np.asarray(jax.nn.softmax(params["logits"]))
     if latent.support == "binary":
         one = np.asarray(jax.nn.sigmoid(params["logits"]))
         return np.stack([1 - one, one], -1)
-    return None
+    return np.asarray(jax.nn.softmax(params["logits"]))
 
 
 def central_value(latent: Latent, params: Any, mean: Any) -> Array:

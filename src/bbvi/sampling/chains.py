@@ -1,5 +1,6 @@
 """Section 5.3: chains of draws in compiled chunks of sweeps, and what they leave."""
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs
 from bbvi.posterior.arviz import dims_of, inference_data
-from bbvi.sampling.sweep import AbstractKernel, ChainState, Scene, evaluate, points, sweep, total
+from bbvi.sampling.sweep import ChainState, Scene, evaluate, points, sweep, total
 
 _MOST_IN_CHUNK = 200
 _FLOATS_PER_CHUNK = 1 << 25
@@ -48,13 +49,15 @@ class Options(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Which sweeps a compiled chunk makes: `num_draws` draws from the sweep `first` on, held globals by number."""
+    """Which sweeps a compiled chunk makes: `num_draws` draws, each after `thin` sweeps, from the sweep `first` on.
+
+    `held` are the numbers of the globals to hold, one for each draw that a chunk has room for.
+    """
 
     held: Int[Array, " capacity"]
     num_draws: Int[Array, ""]
     first: Int[Array, ""]
     thin: Int[Array, ""]
-    num_burn_in: Int[Array, ""]
 
 
 class Record(NamedTuple):
@@ -92,27 +95,25 @@ class Chains:
         problem, lanes = self._run.problem, self._run.lanes
         values, dims = {}, {}
         for name in self._run.keep:
-            latent = problem.latents[name]
             local = name in problem.locals
             values[name] = _in_place(problem, name, whole.values, lanes) if local else whole.values[0][name][..., 0]
-            dims[name] = dims_of(name, latent, local)
+            dims[name] = dims_of(name, problem.latents[name], local)
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
         return inference_data({"posterior": values, "sample_stats": stats}, dims)
 
 
 def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lanes]) -> np.ndarray:
     """Join a local's draws of all buckets, groups after draws, at the longest length; NaN where a group is shorter."""
-    latent = problem.locals[name]
-    shape = problem.shape(name)
-    num_chains, num_draws = values[1][name].shape[:2]
-    kind = np.float32 if latent.ragged_axes and latent.family.chart.is_discrete else values[1][name].dtype
+    latent, first = problem.locals[name], values[1][name]
+    kind = np.float32 if latent.ragged_axes and latent.family.chart.is_discrete else first.dtype
     fill = np.nan if latent.ragged_axes else 0
-    out = np.full((num_chains, num_draws, problem.num_groups, *shape, *latent.event), fill, kind)
+    out = np.full((*first.shape[:2], problem.num_groups, *problem.shape(name), *latent.event), fill, kind)
     for of_bucket, lane in zip(values[1:], lanes[1:], strict=True):
-        real = np.asarray(lane.real[name]).reshape(*lane.real[name].shape[:-1], *[1] * len(latent.event), -1)
-        drawn: Any = of_bucket[name] if not latent.ragged_axes else np.where(real, of_bucket[name], np.nan)
-        corner: Any = tuple(slice(size) for size in lane.real[name].shape[:-1])
-        out[(slice(None), slice(None), np.asarray(lane.groups), *corner)] = np.moveaxis(drawn, -1, 2)
+        *shape, num = lane.real[name].shape
+        real = np.asarray(lane.real[name]).reshape(*shape, *[1] * len(latent.event), num)
+        corner: Any = [slice(size) for size in shape]
+        drawn = np.moveaxis(np.where(real, of_bucket[name], fill), -1, 2)
+        out[(slice(None), slice(None), np.asarray(lane.groups), *corner)] = drawn
     return out
 
 
@@ -120,7 +121,6 @@ class Run(NamedTuple):
     """Chains that are ready to run. `held` are draws of the globals, by chain and draw, in coordinates."""
 
     problem: Problem
-    kernel: AbstractKernel
     scene: Scene
     lanes: list[Lanes]
     state: ChainState
@@ -133,14 +133,22 @@ class Run(NamedTuple):
 def drain(run: Run) -> Iterator[Chains]:
     """Run chunk after chunk. The length of a chunk depends on the clock; nothing that is computed does."""
     began, options = time.monotonic(), run.options
-    compiled = _Compiled(run)
+    size = sum(leaf.size for part in run.state.u for name, leaf in part.items() if name in run.keep)
+    capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
+    over_chains = (0, 0, None if run.held is None else 0, None, None, None)
+    compiled = eqx.filter_jit(jax.vmap(functools.partial(_chunk, run), over_chains), **for_many_runs())
+    numbers = jnp.arange(options.num_chains, dtype=jnp.uint32)
     records: list[Record] = []
     state, done, length = run.state, 0, 1
     while done < options.num_burn_in + options.num_draws:
         burning = done < options.num_burn_in
         left = options.num_burn_in + (0 if burning else options.num_draws) - done
-        count, before = min(length, left, compiled.capacity), time.monotonic()
-        state, record = compiled.chunk(state, done, count)
+        count, before = min(length, left, capacity), time.monotonic()
+        thin, held = 1 if burning else options.thin, np.zeros(capacity, np.int32)
+        held[:count] = [held_draw(options, done + i) for i in range(count)]
+        span = Span(jnp.asarray(held), *map(jnp.int32, (count, options.sweeps(done), thin)))
+        state, record = compiled(state, numbers, run.held, run.lanes, run.key, span)
+        record = jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:, :count], record)
         if not burning:
             records = [*records, record]
         took = (time.monotonic() - before) * (options.thin if burning else 1)
@@ -150,77 +158,49 @@ def drain(run: Run) -> Iterator[Chains]:
         yield Chains(run, records, options.sweeps(done), time.monotonic() - began)
 
 
-class _Compiled:
-    """The compiled chunk: up to `capacity` draws, each after `thin` sweeps (one sweep in burn-in)."""
+def _chunk(
+    run: Run, state: ChainState, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, span: Span
+) -> tuple[ChainState, Record]:
+    """Make one chain's chunk of sweeps."""
+    scene, owners = run.scene, run.scene.owners(run.scene.moving)
 
-    def __init__(self, run: Run):
-        self.run, self._chains = run, jnp.arange(len(jax.tree.leaves(run.state)[0]), dtype=jnp.uint32)
-        size = sum(leaf.size for part in run.state.u for k, leaf in part.items() if k in run.keep)
-        self.capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
-        over_chains = (0, 0, None if run.held is None else 0, None, None, None)
-        self._chunk = eqx.filter_jit(jax.vmap(self._one, in_axes=over_chains), **for_many_runs())
+    def terms_at(state: ChainState) -> list[Terms]:
+        return evaluate(scene, points(scene, state.u), lanes)
 
-    def chunk(self, state: ChainState, done: int, count: int) -> tuple[ChainState, Record]:
-        options, which = self.run.options, np.zeros(self.capacity, np.int32)
-        if self.run.held is not None:
-            which[:count] = [held_draw(options, done + i) for i in range(count)]
-        thin = 1 if done < options.num_burn_in else options.thin
-        span = Span(jnp.asarray(which), *map(jnp.int32, (count, options.sweeps(done), thin, options.num_burn_in)))
-        state, record = self._chunk(state, self._chains, self.run.held, self.run.lanes, self.run.key, span)
-        return state, jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], record)
+    def rate(name: str, accepted: list[Arrays]) -> Array:
+        """Give the share of a latent's elements that were accepted."""
+        num = sum(lanes[n].real[name].sum() for n in owners[name])
+        return sum(accepted[n][name].sum() for n in owners[name]) / jnp.maximum(num, 1)
 
-    def _one(
-        self, state: ChainState, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, span: Span
-    ) -> tuple[ChainState, Record]:
-        """Make one chain's chunk of sweeps."""
-        scene = self.run.scene
+    def one_sweep(number: Array, carry: Any) -> Any:
+        state, terms, so_far = carry
+        gain = jnp.where(number < run.options.num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
+        at = fold(key, "sweep", number)
+        state, decided = sweep(scene, lanes, state, terms, key=at, chain=chain, gain=gain)
+        rates = {name: so_far[name] + rate(name, decided.accepted) / span.thin for name in owners}
+        return state, decided.terms, rates
 
-        def terms_at(state: ChainState) -> list[Terms]:
-            return evaluate(scene, points(scene, state.u), lanes)
+    def one_draw(i: Int[Array, ""], carry: Any) -> Any:
+        state, terms, record = carry
+        if held is not None:
+            state = state._replace(u=[{k: leaf[span.held[i]] for k, leaf in held.items()}, *state.u[1:]])
+            terms = terms_at(state)
+        begin = span.first + i * span.thin
+        state, terms, rates = jax.lax.fori_loop(begin, begin + span.thin, one_sweep, (state, terms, none))
+        made = _record(run, state, terms, rates)
+        return state, terms, jax.tree.map(lambda all_, new: all_.at[i].set(new), record, made)
 
-        def one_sweep(number: Array, carry: Any) -> Any:
-            state, terms, rates = carry
-            gain = jnp.where(number < span.num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
-            at = fold(key, "sweep", number)
-            state, decided = sweep(self.run.kernel, scene, lanes, state, terms, key=at, chain=chain, gain=gain)
-            made = _rates(scene, decided.accepted, lanes)
-            return state, decided.terms, jax.tree.map(lambda a, b: a + b / span.thin, rates, made)
-
-        def one_draw(i: Int[Array, ""], carry: Any) -> Any:
-            state, terms, record = carry
-            if held is not None:
-                state = state._replace(u=[{k: leaf[span.held[i]] for k, leaf in held.items()}, *state.u[1:]])
-                terms = terms_at(state)
-            begin = span.first + i * span.thin
-            state, terms, rates = jax.lax.fori_loop(begin, begin + span.thin, one_sweep, (state, terms, none))
-            made = self._record(state, terms, rates)
-            return state, terms, jax.tree.map(lambda all_, new: all_.at[i].set(new), record, made)
-
-        none, terms = {name: jnp.zeros(()) for name in _moving(scene)}, terms_at(state)
-        shapes = jax.eval_shape(self._record, state, terms, none)
-        record = jax.tree.map(lambda leaf: jnp.zeros((self.capacity, *leaf.shape), leaf.dtype), shapes)
-        state, _, record = jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
-        return state, record
-
-    def _record(self, state: ChainState, terms: list[Terms], rates: Arrays) -> Record:
-        seen = points(self.run.scene, state.u)
-        values = [{name: value for name, value in point.values.items() if name in self.run.keep} for point in seen]
-        return Record(values, total(terms), rates)
+    none, terms = {name: jnp.zeros(()) for name in owners}, terms_at(state)
+    shapes = jax.eval_shape(functools.partial(_record, run), state, terms, none)
+    record = jax.tree.map(lambda leaf: jnp.zeros((len(span.held), *leaf.shape), leaf.dtype), shapes)
+    state, _, record = jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
+    return state, record
 
 
-def _moving(scene: Scene) -> dict[str, list[int]]:
-    """Map each latent that moves to the numbers of its scopes."""
-    names = dict.fromkeys(name for n in scene.moving for name in scene.scopes[n].latents)
-    return {name: [n for n in scene.moving if name in scene.scopes[n].latents] for name in names}
-
-
-def _rates(scene: Scene, accepted: list[Arrays], lanes: list[Lanes]) -> Arrays:
-    """Give the share of each latent's elements that were accepted."""
-    made = {}
-    for name, within in _moving(scene).items():
-        num = sum(lanes[n].real[name].sum() for n in within)
-        made[name] = sum(accepted[n][name].sum() for n in within) / jnp.maximum(num, 1)
-    return made
+def _record(run: Run, state: ChainState, terms: list[Terms], rates: Arrays) -> Record:
+    seen = points(run.scene, state.u)
+    values = [{name: value for name, value in point.values.items() if name in run.keep} for point in seen]
+    return Record(values, total(terms), rates)
 
 
 def held_draw(options: Options, done: int) -> int:

@@ -39,7 +39,7 @@ def all_lanes(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> l
 def _real(problem: Problem, latents: dict[str, Latent], own: dict[str, Array], num: int) -> dict[str, Array]:
     """Tell which elements of these latents are not padding, lanes last."""
 
-    def mask(latent: Latent) -> Array:
-        return jax.vmap(lambda own: latent.mask(problem.lengths, own), out_axes=-1, axis_size=num)(own)
+    def of_lane(own: dict[str, Array]) -> dict[str, Array]:
+        return {name: latent.mask(problem.lengths, own) for name, latent in latents.items()}
 
-    return {name: mask(latent) for name, latent in latents.items()}
+    return jax.vmap(of_lane, out_axes=-1, axis_size=num)(own)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bbvi.posterior.arviz import ess, rhat
+from bbvi.posterior.arviz import library
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ def mixing(draws: Any, *, limit: int = 200) -> "pd.DataFrame":
     """
     import pandas as pd  # slow to import
 
-    rows = {}
+    arviz, rows = library(), {}
     for name, variable in draws.posterior.data_vars.items():
         values = variable.values.reshape(*variable.shape[:2], -1)
         values = values[:, :, ~np.isnan(values).any((0, 1))]
@@ -35,8 +35,8 @@ def mixing(draws: Any, *, limit: int = 200) -> "pd.DataFrame":
         rate = f"acceptance_{name}"
         rows[name] = {
             "acceptance": float(draws.sample_stats[rate].mean()) if rate in draws.sample_stats else np.nan,
-            "largest R-hat": max((rhat(x) for x in moved), default=np.nan),
-            "smallest ESS": min((ess(x) for x in moved), default=np.nan),
+            "largest R-hat": max((float(arviz.rhat(x)) for x in moved), default=np.nan),
+            "smallest ESS": min((float(arviz.ess(x)) for x in moved), default=np.nan),
             "elements": num,
             "looked at": len(looked_at),
         }

@@ -151,31 +151,19 @@ class Flip(AbstractProposal):
 
 
 class OtherCategory(AbstractProposal):
-    """z' is one of the k - 1 other values, all equally likely, now and then the same: symmetric."""
+    """z' is one of the k - 1 other values, all equally likely, now and then the same: symmetric.
 
-    family: Categorical
+    A vector of zeros and a one is turned round by 1 to k - 1 places.
+    """
+
+    family: Categorical | OneHot
     is_tuned: ClassVar[bool] = False
 
     def __call__(self, u, log_step, address):
-        by, stays = _turn(self.family.k, address)
-        return jnp.where(stays, u, (u + by.astype(u.dtype)) % self.family.k), jnp.zeros(())
-
-
-class OtherOneHot(AbstractProposal):
-    """The same for a vector of zeros and a one: turned round by 1 to k - 1 places."""
-
-    family: OneHot
-    is_tuned: ClassVar[bool] = False
-
-    def __call__(self, u, log_step, address):
-        by, stays = _turn(self.family.k, address)
-        return jnp.where(stays, u, jnp.roll(u, by)), jnp.zeros(())
-
-
-def _turn(k: int, address: Address) -> tuple[Array, Array]:
-    """Draw by how many places of k to turn, 1 to k - 1, and whether to stay."""
-    which, stay = address.uniforms()
-    return 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2), stay < _STAY
+        k, (which, stay) = self.family.k, address.uniforms()
+        by = 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2)
+        other = jnp.roll(u, by) if u.ndim else (u + by.astype(u.dtype)) % k
+        return jnp.where(stay < _STAY, u, other), jnp.zeros(())
 
 
 class CountStep(AbstractProposal):
@@ -203,7 +191,7 @@ def proposal(latent: Latent) -> AbstractProposal:
     made: dict[type[AbstractChart], Any] = {
         Real: NormalStep, Positive: GammaStep, Unit: BetaStep, Binary: Flip,
         Counts: lambda: CountStep(top=getattr(support, "upper_bound", None)),
-        OneHotVectors: lambda: OtherOneHot(OneHot(chart.num_categories)),
+        OneHotVectors: lambda: OtherCategory(OneHot(chart.num_categories)),
         Simplex: lambda: DirichletStep(Dirichlet(chart.num_categories)),
         Through: lambda: TransformedStep(TransformedNormal(Through(support, chart.shape))),
         Categories: lambda: OtherCategory(Categorical(int(support.upper_bound) + 1)),

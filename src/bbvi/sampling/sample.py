@@ -13,7 +13,8 @@ from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
 from bbvi.blankets.scope import Arrays, Lanes
-from bbvi.draws.draws import draw_values
+from bbvi.draws.draws import draw_values, over_factors
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.terminal import progress_bar
 from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
 from bbvi.model.latents import Latent
@@ -167,23 +168,23 @@ def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Option
     if isinstance(groups, Cohort):
         check_padding(problem, analysis.blankets, groups)
     lanes = all_lanes(analysis, flat, groups)
-    scene = _scene(analysis, groups, hold is None)
+    scene = _scene(kernel, analysis, groups, hold is None)
     held = None if hold is None else _held(problem, scene, hold, options.num_chains, options.num_draws)
     state = _start(scene, problem, lanes, key, options.num_chains)
     if held is not None:
         state = state._replace(u=[{name: leaf[:, 0] for name, leaf in held.items()}, *state.u[1:]])
     _check_start(scene, state, lanes)
     kept = tuple(name for name in problem.latents if keep is None or name in keep)
-    return Run(problem, kernel, scene, lanes, state, held, fold(key, "metropolis"), kept, options)
+    return Run(problem, scene, lanes, state, held, fold(key, "metropolis"), kept, options)
 
 
-def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:
-    problem, group = analysis.problem, analysis.blankets.group
+def _scene(kernel: AbstractKernel, analysis: Analysis, groups: AbstractGroups | None, move_globals: bool) -> Scene:
+    problem = analysis.problem
     colours: list[Any] = [{}]
     if move_globals:
-        rows = (
-            groups.take(np.arange(len(groups))) if groups is not None and group is not None and group.look_ups else None
-        )
+        rows = None
+        if groups is not None and analysis.blankets.of_group.look_ups:
+            rows = groups.take(np.arange(len(groups)))
         reads = global_reads(problem, analysis.blankets, rows)
         colours = [by_latent(problem, problem.globals, colour(reads))]
     if problem.num_groups:
@@ -191,33 +192,31 @@ def _scene(analysis: Analysis, groups: AbstractGroups | None, move_globals: bool
         colours += [cut(longest, scope) if longest else {} for scope in analysis.scopes[1:]]
     proposals = {name: proposal(latent) for name, latent in problem.latents.items()}
     moving = range(0 if move_globals else 1, len(analysis.scopes))
-    return Scene(analysis.scopes, proposals, colours, [moves(c) for c in colours], moving)
+    return Scene(kernel, analysis.scopes, proposals, colours, [moves(c) for c in colours], moving)
 
 
 def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_chains: int) -> ChainState:
     """Draw each chain's start from the q from which a fit would start."""
     params, samples, at = starting_params(problem, key), jnp.arange(num_chains, dtype=jnp.uint32), fold(key, "chains")
 
-    def coordinates(name: str, values: Array) -> Array:
-        return _coordinates(scene.proposals[name], problem.latents[name], values)
+    def of_group(group: Array, params: Lambda) -> Arrays:
+        return draw_values(problem, problem.locals, params, key=fold(at, group), samples=samples, group=group)[0]
 
-    def globals_and_rows(params: Any) -> tuple[Arrays, Arrays]:
+    def coordinates(params: Any) -> Arrays:
         beta, _ = draw_values(problem, problem.globals, params["globals"], key=at, samples=samples)
-        of_group = jax.vmap(
-            lambda g, p: draw_values(problem, problem.locals, p, key=fold(at, g), samples=samples, group=g)[0]
-        )
-        z = of_group(jnp.arange(problem.num_groups), params["locals"]) if problem.locals else {}
-        return (
-            {name: coordinates(name, jnp.moveaxis(beta[name], -1, 0)[..., None]) for name in problem.globals},
-            {name: coordinates(name, jnp.moveaxis(jnp.moveaxis(z[name], -1, 0), 1, -1)) for name in problem.locals},
-        )
+        values = {name: value[..., None] for name, value in beta.items()}
+        if problem.locals:
+            values |= jax.vmap(of_group, out_axes=-1)(jnp.arange(problem.num_groups), params["locals"])
+        return {
+            name: _coordinates(scene.proposals[name], latent, jnp.moveaxis(values[name], -2, 0))
+            for name, latent in problem.latents.items()
+        }
 
-    beta, z = jax.jit(globals_and_rows, **for_one_run())(params)
-    u, log_step = [beta], []
-    for lane in lanes[1:]:
-        corners = {name: tuple(map(slice, real.shape[:-1])) for name, real in lane.real.items()}
-        u.append({name: z[name][(slice(None), *corner)][..., lane.groups] for name, corner in corners.items()})
+    made = jax.jit(coordinates, **for_one_run())(params)
+    u, log_step = [], []
     for lane in lanes:
+        corners = {name: tuple(map(slice, real.shape[:-1])) for name, real in lane.real.items()}
+        u.append({name: made[name][(slice(None), *corner)][..., lane.groups] for name, corner in corners.items()})
         shapes = {name: (num_chains, *real.shape) for name, real in lane.real.items()}
         log_step.append({name: jnp.full(shape, _FIRST_LOG_STEP, float) for name, shape in shapes.items()})
     return ChainState(u, log_step)
@@ -225,10 +224,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
     """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
-    many = jax.vmap(of_latent.family.chart.coordinates, in_axes=-1, out_axes=-1)
-    for _ in ("chain", *latent.shape):
-        many = jax.vmap(many)
-    return many(values)
+    return jax.vmap(over_factors(latent, of_latent.family.chart.coordinates, -1, 0))(values)
 
 
 def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:
@@ -249,8 +245,7 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
         if drawn.ndim == 0 or drawn.shape[1:] != shape or not len(drawn):
             raise ValueError(f"hold= has draws of {name!r} of shape {drawn.shape}, expected (draws, *{shape})")
         dealt = np.arange(num_chains * num_draws) * len(drawn) // (num_chains * num_draws)
-        chosen = drawn[dealt].reshape(num_chains * num_draws, *shape)[..., None]
-        u = _coordinates(scene.proposals[name], latent, chosen)
+        u = _coordinates(scene.proposals[name], latent, drawn[dealt][..., None])
         out[name] = u.reshape(num_chains, num_draws, *u.shape[1:])
     return out
 
@@ -262,10 +257,9 @@ def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
         return jax.tree.map(lambda term: jnp.isfinite(term).all(), evaluate(scene, points(scene, u), lanes))
 
     fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)), **for_one_run())(state.u, lanes)
-    for part in fine:
-        for name, ok in part.items():
-            if not bool(ok.all()):
-                raise ValueError(
-                    f"{name} is not finite where the chains start; give init= with a value inside the posterior's support, "
-                    "and check the function for values that overflow"
-                )
+    broken = [name for part in fine for name, ok in part.items() if not ok.all()]
+    if broken:
+        raise ValueError(
+            f"{broken[0]} is not finite where the chains start; give init= with a value inside the posterior's support, "
+            "and check the function for values that overflow"
+        )

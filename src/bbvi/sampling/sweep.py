@@ -13,15 +13,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bbvi.blankets.colouring import Colours, Move
 from bbvi.blankets.scope import Arrays, Lanes, Point, Scope
+from bbvi.draws.draws import over_factors
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import Address, Key, fold, fold_names
 from bbvi.numerics.xla import materialise, run_time_true
 from bbvi.sampling.proposals import DECISION, AbstractProposal
+
+Scalar = Float[Array, ""]
 
 
 class ChainState(NamedTuple):
@@ -42,16 +45,25 @@ class Offer(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What a chain moves in: scopes, the latents' proposals, and the colours of each scope and their moves.
+    """What a chain moves in: its kernel, scopes, the latents' proposals, and the colours of each scope and their moves.
 
     `moving` are the numbers of the scopes whose latents move: all, or all but the globals'.
     """
 
+    kernel: "AbstractKernel"
     scopes: Sequence[Scope]
     proposals: dict[str, AbstractProposal]
     colours: Sequence[Colours]
     moves: Sequence[Sequence[Move]]
     moving: range
+
+    def owners(self, numbers: range) -> dict[str, list[int]]:
+        """Map each latent to those of these scopes that it belongs to."""
+        found: dict[str, list[int]] = {}
+        for n in numbers:
+            for name in self.scopes[n].latents:
+                found.setdefault(name, []).append(n)
+        return found
 
 
 class Decided(NamedTuple):
@@ -126,27 +138,19 @@ class AllAtOnce(AbstractKernel):
 
 
 def sweep(
-    kernel: AbstractKernel,
-    scene: Scene,
-    lanes: list[Lanes],
-    state: ChainState,
-    terms: list[Terms],
-    *,
-    key: Key,
-    chain: Int[Array, ""],
-    gain: Float[Array, ""],
+    scene: Scene, lanes: list[Lanes], state: ChainState, terms: list[Terms], *, key: Key, chain: Array, gain: Scalar
 ) -> tuple[ChainState, Decided]:
-    """Move every latent once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
+    """Move every latent of one chain once; with a `gain`, tune the step sizes (Robbins and Monro 1951)."""
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
-    decided = kernel.decide(scene, lanes, offer, terms, key, chain)
+    decided = scene.kernel.decide(scene, lanes, offer, terms, key, chain)
     u: list[Arrays] = []
     log_step: list[Arrays] = []
     for n, scope in enumerate(scene.scopes):
         u.append(_mixed(scope, decided.accepted[n], offer.u[n], state.u[n]))
         log_step.append({})
         for name, at in state.log_step[n].items():
-            proposal, goal = scene.proposals[name], kernel.target_acceptance(scope.latents[name])
+            proposal, goal = scene.proposals[name], scene.kernel.target_acceptance(scope.latents[name])
             moved = at + (gain if proposal.is_tuned else 0) * (decided.chances[n][name] - goal)
             log_step[n][name] = jnp.clip(moved, -20.0, proposal.largest_log_step)
     return ChainState(u, log_step), decided
@@ -157,12 +161,9 @@ def offered(scene: Scene, lanes: list[Lanes], state: ChainState, key: Key, chain
     u: list[Arrays] = [{} for _ in scene.scopes]
     correction: list[Arrays] = [{} for _ in scene.scopes]
     log_uniform: list[Arrays] = [{} for _ in scene.scopes]
-    names = list(dict.fromkeys(name for scope in scene.scopes for name in scope.latents))
-    keys = dict(zip(names, fold_names(key, names), strict=True))
-    for name in names:
-        within = [n for n, scope in enumerate(scene.scopes) if name in scope.latents]
-        latent = scene.scopes[within[0]].latents[name]
-        rows = [_as_rows(latent, scene.scopes[n], name, state, lanes[n], n, keys[name]) for n in within]
+    owners = scene.owners(range(len(scene.scopes)))
+    for (name, within), own_key in zip(owners.items(), fold_names(key, list(owners)), strict=True):
+        rows = [_as_rows(scene.scopes[n], name, state, lanes[n], n, own_key) for n in within]
         # the rows of all scopes at once: there is one loop to compile
         joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
         made = jax.vmap(functools.partial(_one, scene.proposals[name], chain))(*joined)
@@ -174,11 +175,9 @@ def offered(scene: Scene, lanes: list[Lanes], state: ChainState, key: Key, chain
     return Offer(u, points(scene, state.u), points(scene, u), correction, log_uniform)
 
 
-def _as_rows(
-    latent: Latent, scope: Scope, name: str, state: ChainState, lanes: Lanes, number: int, key: Key
-) -> tuple[Array, Array, Array, Array, Array]:
+def _as_rows(scope: Scope, name: str, state: ChainState, lanes: Lanes, number: int, key: Key) -> tuple[Array, ...]:
     """Make a row for each factor and lane: coordinates, step size, and where it stands (element, key, group)."""
-    log_step = state.log_step[number][name]
+    latent, log_step = scope.latents[name], state.log_step[number][name]
     u = jnp.moveaxis(state.u[number][name], -1, len(latent.shape)).reshape(log_step.size, *latent.event)
     of_lane = jax.vmap(lambda g: fold(key, g))(lanes.groups)
     elements = jnp.asarray(latent.elements(scope.problem.lengths)).reshape(*log_step.shape[:-1], 1)
@@ -206,10 +205,7 @@ def _point(scene: Scene, scope: Scope, u: Arrays) -> Point:
     values, logs = {}, {}
     for name, latent in scope.latents.items():
         family = scene.proposals[name].family
-        value = jax.vmap(family.chart.value, in_axes=-1, out_axes=-1)
-        for _ in latent.shape:
-            value = jax.vmap(value)
-        values[name], log = value(u[name]), family.chart.log_value(u[name])
+        values[name], log = over_factors(latent, family.chart.value, -1, 0)(u[name]), family.chart.log_value(u[name])
         if log is not None:
             logs[name] = log
     return Point(values, logs)
@@ -220,7 +216,7 @@ def evaluate(scene: Scene, points: Sequence[Point], lanes: list[Lanes]) -> list[
     return [scope.terms(points[0], points[n], lanes[n]) for n, scope in enumerate(scene.scopes)]
 
 
-def total(terms: list[Terms]) -> Float[Array, ""]:
+def total(terms: list[Terms]) -> Scalar:
     """Sum all terms: log p."""
     return sum((term.sum() for part in terms for term in part.values()), jnp.zeros(()))
 

@@ -63,7 +63,7 @@ class Found(NamedTuple):
     fixed: bool = False
 
 
-Rule = Callable[[Any, list[Cell]], Found | list[Found]]
+Rule = Callable[[Any, list[Cell]], Any]
 RULES: dict[str, Rule] = {}
 
 
@@ -210,7 +210,7 @@ def _sign(eqn: Any, cells: list[Cell]) -> Found:
 def _convert(eqn: Any, cells: list[Cell]) -> Found:
     (cell,), old, new = cells, eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
     if cell.decided is not None and is_float(eqn.outvars[0]):
-        return Found(Interval(*[float(cell.decided)] * 2))
+        return Found(Interval(float(cell.decided), float(cell.decided)))
     if not is_float(eqn.invars[0]):
         if is_float(eqn.outvars[0]) and cell.inputs:
             return Found(why=f"a number that is counted or compared ({primitive_name(eqn)})", forgiven=False)

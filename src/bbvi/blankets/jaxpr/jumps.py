@@ -100,8 +100,8 @@ def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -
         return structural(eqn, cells, where) if read or structural is _select else [Cell()] * len(eqn.outvars)
     own = rule_of(eqn)
     if own is not None:
-        made = own(eqn, cells)
-        found = made if isinstance(made, list) else [made] * len(eqn.outvars)
+        one = own(eqn, cells)
+        found = one if isinstance(one, list) else [one] * len(eqn.outvars)
     else:
         found = [Found(why=f"{eqn.primitive.name!r}, of which nothing is known", seen=False)] * len(eqn.outvars)
     return [_cell(eqn, number, cells, one, where) for number, one in enumerate(found)]
@@ -190,9 +190,10 @@ def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     if not which.inputs:
         return [out]
     out = out._replace(inputs=out.inputs | which.inputs, formula=Formula(eqn.outvars[0].aval, range_=out.range))
-    checks = [case for case in cases if not case.inputs and case.constant and case.formula is not None]
-    checks = [case for case in checks if case.formula.value is None or not np.isfinite(case.formula.value).any()]
-    others = [case for case in cases if not any(case is check for check in checks)]
+    checks, others = (
+        [case for case in cases if _never_finite(case)],
+        [case for case in cases if not _never_finite(case)],
+    )
     if checks and len(others) == 1:
         infinite = others[0].infinite.union(*(case.constant for case in checks))
         return [out._replace(range=others[0].range, infinite=infinite, constant=others[0].constant)]
@@ -200,6 +201,11 @@ def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
         return [out]
     jump = which.jump or Jump("'select_n'", tuple(sorted(which.inputs)), line_of(where[-1].source))
     return [out._replace(jump=jump)]
+
+
+def _never_finite(case: Cell) -> bool:
+    formula = case.formula if case.constant and not case.inputs else None
+    return formula is not None and not formula.variables and not np.isfinite(formula.at({})).any()
 
 
 def _shown_to_meet(which: Cell, cases: Sequence[Cell]) -> bool:

@@ -31,7 +31,7 @@ class Formula:
         self, aval: Any, eqn: Any = None, parts: tuple["Formula", ...] = (), value: Any = None, range_: Interval = REALS
     ):
         self.aval, self.eqn, self.parts, self.value, self.range = aval, eqn, parts, value, range_
-        self.depth = 1 + max((part.depth for part in parts), default=0)
+        self.depth: int = 1 + max((part.depth for part in parts), default=0)
         self.variables: frozenset[Formula] = frozenset().union(*(part.variables for part in parts))
         if eqn is None and value is None:
             self.variables = frozenset([self])

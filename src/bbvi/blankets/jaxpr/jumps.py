@@ -131,7 +131,7 @@ def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) 
 
 def _formula(eqn: Any, cells: list[Cell]) -> Formula | None:
     parts = [cell.formula for cell in cells if cell.formula is not None]
-    if len(parts) < len(cells) or not (eqn.primitive.name in ELEMENTWISE or all(p.value is not None for p in parts)):
+    if len(parts) < len(cells) or (eqn.primitive.name not in ELEMENTWISE and any(p.variables for p in parts)):
         return None
     return formula_of(eqn, parts) if len(eqn.outvars) == 1 else None
 

@@ -289,3 +289,67 @@ def test_budgets_may_grow_but_rules_may_not_change_places(tmp_path):
             bbvi.fit(model, stop=other, checkpoint=path, optimizer=bbvi.adagrad(1.0))
     again = bbvi.fit(model, stop=[bbvi.Budget(steps=9), never], checkpoint=path, optimizer=bbvi.adagrad(1.0))
     assert not again.converged and len(again.history) == 9
+
+
+# ---- another function on the same path ------------------------------------------------------------------------------
+
+WIDTH = [1.0]
+
+
+class Rows:
+    """Groups that are fetched, of which one may be another."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, indices):
+        return self.values[indices]
+
+
+def normal(width):
+    return bbvi.Model(lambda z, y: -0.5 * (z["t"] / width) ** 2 - 0.5 * ((y - z["t"]) ** 2).sum(), t=bbvi.real())
+
+
+def closing_over(width):
+    WIDTH[0] = width
+    return bbvi.Model(lambda z, y: -0.5 * (z["t"] / WIDTH[0]) ** 2 - 0.5 * ((y - z["t"]) ** 2).sum(), t=bbvi.real())
+
+
+def opaque(width):
+    return bbvi.Model(bbvi.opaque(lambda z, y: float(-0.5 * (z["t"] / width) ** 2)), t=bbvi.real())
+
+
+def with_object(width):
+    return bbvi.Model(lambda z, data: -0.5 * (z["t"] / data["how"].real) ** 2 + 0 * data["y"].sum(), t=bbvi.real())
+
+
+def by_rows(width):
+    return bbvi.HierarchicalModel(
+        log_prior=lambda beta: -0.5 * beta["t"] ** 2,
+        log_likelihood=lambda beta, z, y: -0.5 * ((y - beta["t"]) / width) ** 2,
+        globals={"t": bbvi.real()},
+    )
+
+
+FUNCTIONS = {
+    "a prior": (normal, Y, Y),
+    "a number closed over": (closing_over, Y, Y),
+    "an opaque function": (opaque, Y, Y),
+    "an object in the data": (with_object, {"y": Y, "how": 1.0}, {"y": Y, "how": 2.0}),
+    "a likelihood of groups": (by_rows, Y, Y),
+    "a stream": (lambda _: by_rows(1.0), Rows(Y), Rows(np.where(np.arange(len(Y)) == len(Y) - 1, 9.0, Y))),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_another_function_on_the_same_path_is_refused(tmp_path, name):
+    make, data, other = FUNCTIONS[name]
+    settings = {"checkpoint": tmp_path / "state.npz", "draws": bbvi.MonteCarlo(4), "stop": bbvi.Budget(steps=3)}
+    first = bbvi.fit(make(1.0), data, **settings)
+    again = bbvi.fit(make(1.0), data, **settings)
+    jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
+    with pytest.raises(ValueError, match="belongs to a run with another (log joint|data).* or give another path"):
+        bbvi.fit(make(2.0), other, **settings)

@@ -5,8 +5,9 @@ variable that changed, is another one.
 """
 
 import hashlib
+import re
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.fitting.loop import Loop, Method
+from bbvi.model.groups import AbstractGroups, first_row
 
 _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()
@@ -44,11 +46,33 @@ def _signature(analysis: Analysis, data: Any) -> str:
     things += jax.tree.leaves(data)
     for scope in analysis.scopes:
         things += [scope.problem.lengths, scope.size, *scope.traced()]
-    digest = hashlib.sha256()
+    return digest(things)
+
+
+def digest(things: Iterable[Any]) -> str:
+    """Digest arrays and whatever else has a text."""
+    found = hashlib.sha256()
     for thing in things:
         if isinstance(thing, (np.ndarray, jax.Array)):
-            digest.update(f"{thing.dtype}{thing.shape}".encode() + np.ascontiguousarray(thing).tobytes())
+            found.update(f"{thing.dtype}{thing.shape}".encode() + np.ascontiguousarray(thing).tobytes())
         else:
-            digest.update(repr(thing).encode())
-        digest.update(b"|")
-    return digest.hexdigest()
+            found.update(repr(thing).encode())
+        found.update(b"|")
+    return found.hexdigest()
+
+
+def functions_known_by(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> str:
+    """Tell a model's functions from others, in another process too: by their traces, opaque ones by values at fixed points."""
+    problem, things = analysis.problem, []
+    for scope in analysis.blankets.scopes:
+        # what stands somewhere else in memory may be the same
+        things += [re.sub("0x[0-9a-f]+", "", thing) if isinstance(thing, str) else thing for thing in scope.traced()]
+    if problem.opaque:
+        generator, site = np.random.default_rng(0), problem.no_call_site(1)
+        at = {name: x.some_values(problem.lengths, 1, generator) for name, x in problem.latents.items()}
+        point = [{n: np.moveaxis(at[n], 0, -1) for n in part} | site for part in (problem.globals, problem.locals)]
+        for scope in analysis.blankets.scopes:
+            latents, row = (point, first_row(groups)) if scope.of_groups and groups else (point[:1], data)
+            made = scope.trace.at_samples(tuple(latents), row, 1)
+            things += [np.round(np.asarray(value, float), 4) for value in made.values()]
+    return digest(things)

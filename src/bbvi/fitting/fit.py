@@ -13,7 +13,7 @@ from bbvi.blankets.analysis import analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws
-from bbvi.fitting.cache import compiled
+from bbvi.fitting.cache import compiled, functions_known_by
 from bbvi.fitting.checkpoint import Checkpoint, History, fingerprint
 from bbvi.fitting.choose import Choosing
 from bbvi.fitting.loop import Method
@@ -189,10 +189,14 @@ def _checkpoint(run: Run) -> Checkpoint:
         "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
         "batch_size": run.loop.batch_size, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
     }  # fmt: skip
+    some = (
+        run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1])) if run.groups is not None else None
+    )
     families = {name: latent.family for name, latent in problem.latents.items()}
     shared = fingerprint(
-        chosen, data=(run.data, run.groups), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
+        chosen, data=(run.data, run.groups, some), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
     )
+    shared["log joint"] = functions_known_by(run.loop.analysis, run.data, run.groups)
     return Checkpoint(settings.checkpoint, settings.checkpoint_seconds, problem.model, shared)
 
 

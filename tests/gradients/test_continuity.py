@@ -2,10 +2,15 @@
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 import pytest
 
+import bbvi
+from bbvi.blankets.analysis import analyse
 from bbvi.blankets.jaxpr.intervals import Interval
 from bbvi.blankets.jaxpr.jumps import find_jump
+from bbvi.gradients.slopes import smooth_latents
+from bbvi.model.problem import bind
 from tests.gradients.continuity_cases import CONTINUOUS, JUMPING, POSITIVE
 
 pytestmark = pytest.mark.compat
@@ -15,7 +20,7 @@ NOT_SHOWN = {"logarithm of a real, which is nan below 0"}
 
 def jump_of(function, inside=Interval()):  # noqa: B008
     closed = jax.make_jaxpr(function)(jnp.ones(3, jnp.float32))
-    return find_jump(closed, ["z"], {"z": inside})
+    return find_jump(closed, ["z"], {"z": [inside]})
 
 
 @pytest.mark.parametrize("name", JUMPING)
@@ -35,3 +40,28 @@ def test_continuity_is_shown_where_the_latent_is_positive(name):
 
 def test_the_suite_is_as_large_as_it_says():
     assert len(JUMPING) >= 60 and len(CONTINUOUS) >= 30 and len(NOT_SHOWN) <= len(CONTINUOUS) // 10
+
+
+def test_a_block_knows_the_range_of_each_of_its_latents():
+    def log_joint(z, _):
+        return dist.Normal(0, z["scale"]).log_prob(z["x"]) + dist.Beta(2.0, z["scale"]).log_prob(z["p"]).sum()
+
+    model = bbvi.Model(
+        log_joint, x=bbvi.real(), scale=bbvi.positive(), p=bbvi.unit_interval(2), joint=[("x", "scale", "p")]
+    )
+    problem, data, groups = bind(model, None)
+    assert smooth_latents(analyse(problem, data, groups)) == {"x+scale+p"}
+
+
+@pytest.mark.parametrize("name", ["Bernoulli", "Poisson"])
+def test_likelihoods_of_rows_whose_data_are_not_known_are_continuous(name):
+    likelihoods = {
+        "Bernoulli": lambda beta, z, row: dist.Bernoulli(logits=row["x"] @ beta["w"]).log_prob(row["y"]),
+        "Poisson": lambda beta, z, row: dist.Poisson(jnp.exp(row["x"] @ beta["w"])).log_prob(row["y"]),
+    }
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["w"]), log_likelihood=likelihoods[name],
+        globals={"w": bbvi.real(3)},
+    )  # fmt: skip
+    problem, data, groups = bind(model, {"x": jnp.ones((4, 3)), "y": jnp.arange(4.0)})
+    assert smooth_latents(analyse(problem, data, groups)) == {"w"}

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpyro.distributions import constraints
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.jaxpr.continuity import Jump
@@ -17,7 +18,7 @@ from bbvi.blankets.trace import AtSamples
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import shaped
-from bbvi.families import NumpyroFamily
+from bbvi.families import AbstractChart, Joined, NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem, total
@@ -33,7 +34,7 @@ class Smooth:
 
     def __init__(self, scope: Scope):
         trace = self._trace = scope.trace
-        self._ranges = {name: _range(latent) for name, latent in scope.problem.latents.items()}
+        self._ranges = {name: _ranges(latent.chart) for name, latent in scope.problem.latents.items()}
         fast = scope.function.fast_lgamma
         self._terms = AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=fast, derivatives=True)
 
@@ -137,13 +138,14 @@ def _jumps(jump: Jump) -> ValueError:
     )
 
 
-def _range(latent: Latent) -> Interval:
-    """Return where the values of a latent are; an end of the support is never reached."""
-    support = latent.chart.support
-    if latent.support == "simplex":
-        return Interval(0.0, 1.0, True, True)
-    low, high = getattr(support, "lower_bound", -np.inf), getattr(support, "upper_bound", np.inf)
-    return Interval(float(np.min(low)), float(np.max(high)), True, True)
+def _ranges(chart: AbstractChart) -> list[Interval]:
+    """Return where values are: all of them, or each entry of a block; an end of the support is never reached."""
+    if isinstance(chart, Joined):
+        return [range_ for part in chart.parts for range_ in _ranges(part) * int(np.prod(part.shape))]
+    low, high = getattr(chart.support, "lower_bound", -np.inf), getattr(chart.support, "upper_bound", np.inf)
+    if chart.support is constraints.simplex:
+        low, high = 0.0, 1.0
+    return [Interval(float(np.min(low)), float(np.max(high)), True, True)]
 
 
 def _no_path(latent: Latent) -> str:

@@ -4,6 +4,7 @@ A rule looks at one equation and the cells of its arguments. It returns the rang
 be, or says why the result may jump. What has no rule is not known to be continuous.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,6 +48,8 @@ class Cell(NamedTuple):
     constant: Kinds = NONE
     decided: bool | None = None
     formula: Formula | None = None
+    #: the ranges along the last axis, if these are known one by one
+    columns: tuple[Interval, ...] | None = None
 
 
 class Found(NamedTuple):
@@ -107,9 +110,11 @@ def is_real(atom: Any) -> bool:
 
 @rule(" ".join(MOVES | JOINS | COPIES) + " name optimization_barrier sharding_constraint device_put pvary")
 def _moved(eqn: Any, cells: list[Cell]) -> Found:
-    range_, decided = cells[0].range, {cell.decided for cell in cells}
-    for cell in cells[1:]:
-        range_ = range_.union(cell.range)
+    ranges, decided = [cell.range for cell in cells], {cell.decided for cell in cells}
+    if eqn.primitive.name == "slice" and cells[0].columns is not None:
+        ends, steps = (eqn.params[name] for name in ("limit_indices", "strides"))
+        ranges = list(cells[0].columns[eqn.params["start_indices"][-1] : ends[-1] : steps[-1] if steps else 1])
+    range_ = functools.reduce(Interval.union, ranges)
     return Found(range_, decided=decided.pop() if len(decided) == 1 else None)
 
 
@@ -193,9 +198,16 @@ def _linear(eqn: Any, cells: list[Cell]) -> Found:
 # ---- operations that jump ---------------------------------------------------------------------------------------------
 
 
-@rule("floor ceil round rem nextafter stop_gradient reduce_precision bitcast_convert_type argmax argmin is_finite")
+@rule("floor ceil round rem nextafter stop_gradient reduce_precision bitcast_convert_type argmax argmin")
 def _jumps(eqn: Any, cells: list[Cell]) -> Found:
     return Found(why=primitive_name(eqn))
+
+
+@rule("is_finite")
+def _is_finite(eqn: Any, cells: list[Cell]) -> Found:
+    if cells[0].infinite:
+        return Found(why=primitive_name(eqn))
+    return Found(fixed=True) if cells[0].constant else Found(decided=True)
 
 
 @rule("sign")

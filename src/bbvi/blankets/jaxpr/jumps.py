@@ -11,6 +11,7 @@ JAX's own functions that compare or stop a gradient on the way to a right deriva
 continuous where they are finite, and so are numpyro's densities.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -55,17 +56,19 @@ _structural: Rules[Callable[[Any, list[Cell], Calls], list[Cell]]] = Rules()
 
 
 def find_jump(
-    closed: ClosedJaxpr, names: Sequence[str | None], ranges: Mapping[str, Interval] | None = None
+    closed: ClosedJaxpr, names: Sequence[str | None], ranges: Mapping[str, Sequence[Interval]] | None = None
 ) -> Jump | None:
     """Find the first operation on the way to an output for which continuity is not shown.
 
-    `names` tells which inputs matter, by the name they are given, and `ranges` where their values are.
+    `names` tells which inputs matter, by the name they are given, and `ranges` where their values are: all of them, or those
+    of each element along the last axis.
     """
     cells = []
     for name, variable in zip(names, closed.jaxpr.invars, strict=True):
-        inside = REALS if name is None else (ranges or {}).get(name, REALS)
-        inputs = frozenset() if name is None else frozenset([name])
-        cells.append(Cell(inputs, None, inside, formula=Formula(variable.aval, range_=inside)))
+        columns = tuple((ranges or {}).get(name or "", [REALS]))
+        inside = functools.reduce(Interval.union, columns)
+        inputs, formula = frozenset([name] if name else []), Formula(variable.aval, range_=inside)
+        cells.append(Cell(inputs, None, inside, formula=formula, columns=columns if len(columns) > 1 else None))
     return next((out.jump for out in _walk(closed, cells, None, ()) if out.jump is not None), None)
 
 

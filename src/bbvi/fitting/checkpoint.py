@@ -1,9 +1,13 @@
 """Checkpoints: the loop's whole state in a file, so that a run can go on where it stopped, bit by bit."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
+import warnings
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +17,11 @@ import numpy as np
 from bbvi.fitting.loop import State
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
+
+try:
+    import fcntl
+except ImportError:  # where there are no such locks
+    fcntl = None  # type: ignore[assignment]
 
 History = list[dict[str, np.ndarray]]
 
@@ -60,7 +69,34 @@ class Checkpoint(NamedTuple):
             "model": describe(self.model), "settings": self.settings, "estimators": estimators,
             "outcome": outcome.value,
         }  # fmt: skip
-        write(self.path, "checkpoint", header, flatten({**leaves, "history": columns}))
+        try:
+            write(self.path, "checkpoint", header, flatten({**leaves, "history": columns}))
+        except OSError as error:
+            warnings.warn(
+                f"the checkpoint {self.path} could not be written: {error}. The fit goes on; the file there, if any, is the last "
+                "that could be", RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from this path; refuse it where it could not be written, and where another one has it."""
+        folder = Path(self.path).absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise OSError(f"checkpoint={str(self.path)!r}: the folder {folder} does not exist or cannot be written to")
+        if fcntl is None:
+            yield
+            return
+        with open(folder / f".{Path(self.path).name}.lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OSError(
+                    f"another fit is writing the checkpoint {self.path}: wait until it has ended, or give another path"
+                ) from None
+            try:
+                yield
+            finally:
+                os.unlink(file.name)
 
     def load(self, like: State) -> tuple[State, History, dict[str, str]] | None:
         """Read the state, history and estimators that an earlier call with the same settings left; None if none did."""

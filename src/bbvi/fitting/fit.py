@@ -1,5 +1,6 @@
 """Algorithms 1 and 2: from a model and data to a posterior."""
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Iterator, Sequence
@@ -137,13 +138,15 @@ def iterate(
 def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posterior]:
     run = _prepare(model, data, settings)
     history: History = []
-    state = run.loop.init(run.params)
-    saved = None if run.checkpoint is None else run.checkpoint.load(state)
-    if saved is not None:
-        state, history, estimators = saved
-        if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
-            run = run.with_estimator(run.choosing.again(estimators))
-    yield from drain(run, state, history)
+    state, saved = run.loop.init(run.params), None
+    with contextlib.nullcontext() if run.checkpoint is None else run.checkpoint.locked():
+        if run.checkpoint is not None:
+            saved = run.checkpoint.load(state)
+        if saved is not None:
+            state, history, estimators = saved
+            if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
+                run = run.with_estimator(run.choosing.again(estimators))
+        yield from drain(run, state, history)
 
 
 def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:

@@ -1,11 +1,13 @@
 """Files that hold arrays and a JSON header and nothing that could execute; written whole or not at all."""
 
 import contextlib
+import hashlib
 import io
 import json
+import math
 import os
+import struct
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,22 @@ from typing import Any
 import jax
 import numpy as np
 
-_FORMAT = 2
+_FORMAT = 3
 _HEADER = "header"
+_DAMAGED = (
+    zipfile.BadZipFile, struct.error, OSError, EOFError, KeyError, ValueError, AttributeError, RuntimeError, TypeError,
+)  # fmt: skip
 
 
 def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a file atomically: a reader sees the old file or the new one, whatever happens in between."""
     path = Path(path)
-    meta = json.dumps({"bbvi": kind, "format": _FORMAT, **header}).encode()
+    meta = json.dumps({"bbvi": kind, "format": _FORMAT, "digest": _digest(arrays), **header}).encode()
     buffer = io.BytesIO()
     entries: dict[str, Any] = {_HEADER: np.frombuffer(meta, np.uint8), **arrays}
     np.savez(buffer, **entries)
-    # always the same name, so that a process killed while it writes leaves one such file at the most
-    temporary = path.with_name(f".{path.name}.writing")
+    # one name for each process: it cannot write into what another one writes, and leaves one such file if it is killed
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
         with open(temporary, "wb") as file:
             file.write(buffer.getbuffer())
@@ -39,23 +44,45 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], array
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read a file of this kind; raise a ValueError that says why if it is not one."""
+    """Read a file of this kind; raise a ValueError that says why if it is not one, or not what was written."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} does not exist")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        with zipfile.ZipFile(path) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ValueError("nothing that we write is compressed")
+            arrays = {info.filename.removesuffix(".npy"): _array(archive.read(info)) for info in archive.infolist()}
         header = json.loads(arrays.pop(_HEADER).tobytes())
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, AttributeError) as error:
+        found, version = header.get("bbvi"), header.get("format")
+    except _DAMAGED as error:
         raise ValueError(f"{path} is not a readable bbvi {kind}: it is corrupt, truncated or something else") from error
-    if header.get("bbvi") != kind:
-        raise ValueError(f"{path} holds a bbvi {header.get('bbvi')}, not a {kind}")
-    if header.get("format") != _FORMAT:
+    if found != kind:
+        raise ValueError(f"{path} holds a bbvi {found}, not a {kind}")
+    if version != _FORMAT:
         raise ValueError(
-            f"{path} was written in format {header.get('format')} and this version of bbvi reads format {_FORMAT}; "
+            f"{path} was written in format {version} and this version of bbvi reads format {_FORMAT}; "
             "read it with the version of bbvi that wrote it"
         )
+    if header.get("digest") != _digest(arrays):
+        raise ValueError(f"{path} does not hold the arrays that were written: it is corrupt")
     return header, arrays
+
+
+def _array(raw: bytes) -> np.ndarray:
+    """Read an array from a member of the file, no larger than that is."""
+    file = io.BytesIO(raw)
+    np.lib.format.read_magic(file)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(raw) - file.tell():
+        raise ValueError("the array is not as large as it says")
+    return np.frombuffer(bytearray(raw[file.tell() :]), dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name}|{array.dtype}|{array.shape}|".encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def flatten(tree: dict[str, Any]) -> dict[str, np.ndarray]:

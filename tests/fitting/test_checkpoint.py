@@ -218,11 +218,11 @@ def test_a_crash_between_writing_and_renaming_leaves_the_old_file(tmp_path, monk
     before = path.read_bytes()
 
     def crash(*_):
-        raise OSError("the power went")
+        raise RuntimeError("the power went")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", crash)
-        with pytest.raises(OSError, match="the power went"):
+        with pytest.raises(RuntimeError, match="the power went"):
             run(path, steps=20)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["state.npz"]
@@ -353,3 +353,32 @@ def test_another_function_on_the_same_path_is_refused(tmp_path, name):
     jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
     with pytest.raises(ValueError, match="belongs to a run with another (log joint|data).* or give another path"):
         bbvi.fit(make(2.0), other, **settings)
+
+
+# ---- faults of the file system --------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_does_not_exist_is_noticed_at_the_call(tmp_path):
+    with pytest.raises(OSError, match="nowhere does not exist or cannot be written to"):
+        run(tmp_path / "nowhere" / "state.npz", steps=2)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_lose_the_fit(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.warns(RuntimeWarning, match="state.npz could not be written: .*No space left.*The fit goes on"):
+            posterior = run(tmp_path / "state.npz", steps=20)
+    assert_same_run(posterior, run(steps=20))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_second_process_on_the_same_path_is_refused(tmp_path):
+    first = bbvi.iterate(model(), Y, stop=bbvi.Budget(steps=100), checkpoint=tmp_path / "state.npz")
+    next(first)
+    with pytest.raises(OSError, match="another fit is writing the checkpoint .*state.npz.* or give another path"):
+        run(tmp_path / "state.npz", steps=2)
+    first.close()
+    assert len(bbvi.fit(model(), Y, stop=bbvi.Budget(steps=3), checkpoint=tmp_path / "state.npz").history) == 3

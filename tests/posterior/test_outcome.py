@@ -3,7 +3,6 @@
 import pytest
 
 import bbvi
-from bbvi.posterior.outcome import saved_outcome
 from bbvi.posterior.storage import read
 
 MODEL = bbvi.Model(lambda z, _: -0.5 * (z["x"] - 1.0) ** 2, x=bbvi.real())
@@ -24,22 +23,6 @@ def test_an_outcome_is_saved_with_the_posterior_and_in_the_checkpoint(outcome, t
     assert (loaded.outcome, loaded.stopped) == (outcome, posterior.stopped)
     assert read(state, "checkpoint")[0]["outcome"] == outcome.value
     assert posterior.replace(posterior.params).outcome is outcome
-
-
-@pytest.mark.parametrize(
-    ("converged", "stopped", "outcome"),
-    [
-        (True, "Converged()", bbvi.Outcome.CONVERGED),
-        (False, "Budget(steps=3)", bbvi.Outcome.BUDGET),
-        (False, "interrupted", bbvi.Outcome.INTERRUPTED),
-        (False, "still running", bbvi.Outcome.RUNNING),
-        (False, "non-finite gradient of 'x' at step 7; lambda is ...", bbvi.Outcome.NON_FINITE),
-        (False, "an opaque function failed: ...", bbvi.Outcome.OPAQUE_FAILED),
-        (False, "Mine(level=3)", bbvi.Outcome.STOPPED),
-    ],
-)
-def test_a_file_older_than_outcomes_tells_it_by_its_words(converged, stopped, outcome):
-    assert saved_outcome({"converged": converged, "stopped": stopped}) is outcome
 
 
 @pytest.mark.parametrize("outcome", bbvi.Outcome)

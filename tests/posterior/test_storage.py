@@ -1,7 +1,10 @@
 """A file is written whole or not at all, and what is read is what was written."""
 
+import io
 import os
+import zipfile
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -105,3 +108,82 @@ def test_models_are_the_same_when_their_latents_are():
         ValueError, match="here belongs to another model: latent 'b' is positive.* there and absent here"
     ):
         check_same_model("here", saved, model(a=bbvi.real(2)))
+
+
+# ---- damaged files ------------------------------------------------------------------------------------------------
+
+
+def damaged(content, rng):
+    """The same file with a byte changed, some lost, some doubled, or some of zeros."""
+    kind, at = rng.integers(4), int(rng.integers(len(content)))
+    length = int(rng.integers(1, 40))
+    if kind == 0:
+        return content[:at] + bytes([content[at] ^ int(rng.integers(1, 256))]) + content[at + 1 :]
+    if kind == 1:
+        return content[:at] + content[at + length :]
+    if kind == 2:
+        return content[:at] + content[at : at + length] + content[at:]
+    return content[:at] + bytes(length) + content[at + length :]
+
+
+def leaves(posterior):
+    arrays = [*jax.tree.leaves(posterior.params), *(posterior.history[name] for name in posterior.history)]
+    return [np.asarray(array).tobytes() for array in arrays], posterior.outcome, posterior.stopped
+
+
+def test_a_damaged_posterior_is_refused_by_name_or_unchanged(tmp_path):
+    model = bbvi.Model(lambda z, _: -0.5 * z["x"] ** 2 - z["s"], x=bbvi.real(), s=bbvi.positive())
+    posterior, path = bbvi.fit(model, stop=bbvi.Budget(steps=20)), tmp_path / "posterior.npz"
+    posterior.save(path)
+    content, whole, rng = path.read_bytes(), leaves(posterior), np.random.default_rng(0)
+    refused = 0
+    for _ in range(1000):
+        path.write_bytes(damaged(content, rng))
+        try:
+            found = bbvi.load(path, model)
+        except ValueError as error:
+            assert "posterior.npz" in str(error)
+            refused += 1
+        else:
+            assert leaves(found) == whole
+    assert refused > 800
+
+
+def test_a_damaged_checkpoint_is_refused_by_name_or_unchanged(tmp_path):
+    arrays = {f"leaf{i}": np.arange(float(i + 3)) for i in range(5)} | {"history/elbo": np.arange(9.0)}
+    path, rng = tmp_path / "state.npz", np.random.default_rng(1)
+    write(path, "checkpoint", {"settings": {"seed": "[0, 1]"}}, arrays)
+    content, whole = path.read_bytes(), read(path, "checkpoint")
+    for _ in range(1000):
+        path.write_bytes(damaged(content, rng))
+        try:
+            header, found = read(path, "checkpoint")
+        except ValueError as error:
+            assert "state.npz" in str(error)
+        else:
+            assert header == whole[0] and same(found, whole[1])
+
+
+def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_path):
+    path, member = tmp_path / "bomb.npz", io.BytesIO()
+    np.save(member, np.zeros(3))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.npy", bytes(10_000_000))
+    with pytest.raises(ValueError, match=r"bomb.npz is not a readable bbvi posterior"):
+        read(path, "posterior")
+    claims = member.getvalue().replace(b"(3,)", b"(999999999999,)").replace(b" " * 12 + b"\n", b"\n")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.npy", claims)
+    with pytest.raises(ValueError, match=r"bomb.npz is not a readable bbvi posterior"):
+        read(path, "posterior")
+
+
+def test_parameters_of_another_shape_are_refused(tmp_path):
+    model = bbvi.Model(lambda z, _: -0.5 * (z["x"] ** 2).sum(), x=bbvi.real(2))
+    path = tmp_path / "posterior.npz"
+    bbvi.fit(model, stop=bbvi.Budget(steps=0)).save(path)
+    header, arrays = read(path, "posterior")
+    header = {name: value for name, value in header.items() if name != "digest"}
+    write(path, "posterior", header, arrays | {"params/globals/x/loc": np.zeros(7, np.float32)})
+    with pytest.raises(ValueError, match="posterior.npz holds parameters of other names or shapes"):
+        bbvi.load(path, model)

@@ -4,10 +4,9 @@ The user's functions are traced at every fit, and their traces compared: a funct
 variable that changed, is another one.
 """
 
-import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ import numpy as np
 from bbvi.blankets.analysis import Analysis
 from bbvi.fitting.loop import Loop, Method
 from bbvi.model.groups import AbstractGroups, first_row
+from bbvi.posterior.storage import digest
 
 _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()
@@ -47,18 +47,6 @@ def _signature(analysis: Analysis, data: Any) -> str:
     for scope in analysis.scopes:
         things += [scope.problem.lengths, scope.size, *scope.traced()]
     return digest(things)
-
-
-def digest(things: Iterable[Any]) -> str:
-    """Digest arrays and whatever else has a text."""
-    found = hashlib.sha256()
-    for thing in things:
-        if isinstance(thing, (np.ndarray, jax.Array)):
-            found.update(f"{thing.dtype}{thing.shape}".encode() + np.ascontiguousarray(thing).tobytes())
-        else:
-            found.update(repr(thing).encode())
-        found.update(b"|")
-    return found.hexdigest()
 
 
 def functions_known_by(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> str:

@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import os
 import warnings
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 
 from bbvi.fitting.loop import State
 from bbvi.posterior.outcome import Outcome
-from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
+from bbvi.posterior.storage import check_same_model, describe, digest, flatten, read, unflatten, write
 
 try:
     import fcntl
@@ -29,7 +28,8 @@ History = list[dict[str, np.ndarray]]
 def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
     """Write down what two calls must share to be one run: settings as text, arrays by a checksum."""
     return {name: _text(value) for name, value in settings.items()} | {
-        name: f"checksum {_checksum(tree):08x}" for name, tree in arrays.items()
+        name: f"checksum {digest(map(np.asarray, filter(_is_number, jax.tree.leaves(tree))))[:12]}"
+        for name, tree in arrays.items()
     }
 
 
@@ -43,13 +43,8 @@ def _text(value: Any) -> str:
     return f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else repr(value)
 
 
-def _checksum(tree: Any) -> int:
-    checksum = 0
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array)):
-            array = np.ascontiguousarray(leaf)
-            checksum = zlib.crc32(f"{array.dtype}{array.shape}".encode() + array.tobytes(), checksum)
-    return checksum
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, (bool, int, float, complex, np.generic, np.ndarray, jax.Array))
 
 
 class Checkpoint(NamedTuple):

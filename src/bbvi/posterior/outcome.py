@@ -1,7 +1,6 @@
 """How a fit ended, as a value that programs can compare and a sentence that people can read."""
 
 import enum
-from typing import Any
 
 
 class Outcome(enum.Enum):
@@ -40,15 +39,3 @@ _SENTENCES = {
     Outcome.OPAQUE_FAILED: "An opaque function failed; lambda is that of the last good step.",
     Outcome.RUNNING: "The fit goes on; this is the posterior so far.",
 }
-
-
-def saved_outcome(header: dict[str, Any]) -> Outcome:
-    """Read the outcome from a posterior's file; files older than outcomes tell it by their words alone."""
-    if "outcome" in header:
-        return Outcome(header["outcome"])
-    words = {
-        "interrupted": Outcome.INTERRUPTED, "still running": Outcome.RUNNING, "non-finite": Outcome.NON_FINITE,
-        "an opaque function": Outcome.OPAQUE_FAILED, "Budget": Outcome.BUDGET,
-    }  # fmt: skip
-    told = [outcome for begin, outcome in words.items() if header["stopped"].startswith(begin)]
-    return Outcome.CONVERGED if header["converged"] else told[0] if told else Outcome.STOPPED

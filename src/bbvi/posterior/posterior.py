@@ -15,10 +15,9 @@ from bbvi.families.abstract import AbstractFamily, Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
-from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import Khat, hierarchical_khat, khat_of
-from bbvi.posterior.outcome import Outcome, saved_outcome
+from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
@@ -288,12 +287,16 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     if data is not None:
         problem, flat, groups = _bind_again(path, problem, data)
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
-    expected = jax.eval_shape(lambda: starting_params(problem, seed_key(0)))
-    if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, expected):
-        raise ValueError(f"{path} holds parameters of other names or shapes than those of this model")
+    for part, rows in (("globals", ()), ("locals", (problem.num_groups,))):
+        shapes = {
+            name: {p: (*rows, *problem.shape(name), *entry.raw_shape()) for p, entry in x.family.parameters().items()}
+            for name, x in model.factors[part].items()
+        }
+        if jax.tree.map(jnp.shape, params[part]) != shapes:
+            raise ValueError(f"{path} holds parameters of other names or shapes than those of this model")
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
-        without_data=header["has_data"] and data is None, outcome=saved_outcome(header), stopped=header["stopped"],
+        without_data=header["has_data"] and data is None, outcome=Outcome(header["outcome"]), stopped=header["stopped"],
         estimators=header["estimators"],
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ _DAMAGED = (
 def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Write a file atomically: a reader sees the old file or the new one, whatever happens in between."""
     path = Path(path)
-    meta = json.dumps({"bbvi": kind, "format": _FORMAT, "digest": _digest(arrays), **header}).encode()
+    meta = json.dumps({"bbvi": kind, "format": _FORMAT, "digest": _digest_of_named(arrays), **header}).encode()
     buffer = io.BytesIO()
     entries: dict[str, Any] = {_HEADER: np.frombuffer(meta, np.uint8), **arrays}
     np.savez(buffer, **entries)
@@ -63,7 +63,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
             f"{path} was written in format {version} and this version of bbvi reads format {_FORMAT}; "
             "read it with the version of bbvi that wrote it"
         )
-    if header.get("digest") != _digest(arrays):
+    if header.get("digest") != _digest_of_named(arrays):
         raise ValueError(f"{path} does not hold the arrays that were written: it is corrupt")
     return header, arrays
 
@@ -78,11 +78,18 @@ def _array(raw: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(raw[file.tell() :]), dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> str:
+def digest(things: Iterable[Any]) -> str:
+    """Digest arrays, and whatever else has a text."""
     found = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        found.update(f"{name}|{array.dtype}|{array.shape}|".encode() + np.ascontiguousarray(array).tobytes())
+    for thing in things:
+        is_array = isinstance(thing, (np.ndarray, np.generic, jax.Array))
+        found.update(f"{thing.dtype}{thing.shape}".encode() if is_array else repr(thing).encode())
+        found.update(np.ascontiguousarray(thing).tobytes() if is_array else b"|")
     return found.hexdigest()
+
+
+def _digest_of_named(arrays: dict[str, np.ndarray]) -> str:
+    return digest(part for pair in sorted(arrays.items()) for part in pair)
 
 
 def flatten(tree: dict[str, Any]) -> dict[str, np.ndarray]:

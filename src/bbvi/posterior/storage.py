@@ -7,6 +7,7 @@ import json
 import math
 import os
 import struct
+import tokenize
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ import numpy as np
 _FORMAT = 3
 _HEADER = "header"
 _DAMAGED = (
-    zipfile.BadZipFile, struct.error, OSError, EOFError, KeyError, ValueError, AttributeError, RuntimeError, TypeError,
+    zipfile.BadZipFile, struct.error, tokenize.TokenError, OSError, EOFError, KeyError, ValueError, AttributeError,
+    RuntimeError, TypeError, SyntaxError,
 )  # fmt: skip
 
 

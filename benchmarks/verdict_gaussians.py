@@ -19,13 +19,14 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 def precision_of(shape: str, rho: float, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the precision matrix of d unit variances with this correlation, and a mean two typical draws from 0."""
+    """Return the precision matrix of d unit variances with this correlation, and a mean two sds along the ridge from 0."""
     if shape == "even":
         covariance = (1 - rho) * np.eye(d) + rho
     else:  # that of neighbours, which falls with distance
         covariance = rho ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
-    mean = 2 * np.linalg.cholesky(covariance) @ np.random.default_rng(d).normal(size=d)
-    return np.linalg.inv(covariance), mean
+    draw = np.random.default_rng(d).normal(size=d)
+    draw[0] = 1.0  # what all have in common
+    return np.linalg.inv(covariance), 2 * np.linalg.cholesky(covariance) @ draw
 
 
 def ridge(shape: str, rho: float, d: int, scalars: bool = False) -> Case:

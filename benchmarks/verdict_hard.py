@@ -1,6 +1,8 @@
 """Part of verdicts.py: targets with a trap: funnels and hierarchies, heavy tails, and q that starts where it is blind."""
 
+import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from twelve_elbos import ELBOS, HALF_LOG_TWO_PI, Categorical, Normal, normal
 from twelve_models import MODELS
+from verdict_gaussians import beta_bernoulli, gamma_poisson, normals
 from verdict_target import Bernoulli, Case, Target, best_lambda, gamma_at, normal_at, rounded
 
 import bbvi
@@ -179,6 +182,27 @@ def tied(n: int) -> Case:
     return Case(model, y32, elbo, best)
 
 
+def counts(rates: tuple[float, ...], start: float) -> Case:
+    """Build independent Poisson counts; where q draws nothing but 0, so does its gradient."""
+    rate32, rate = rounded(rates)
+
+    def elbo(params):
+        log_rate = params["n"]["rate"]
+        return (jnp.exp(log_rate) * (np.log(rate) - log_rate + 1) - rate).sum()
+
+    model = bbvi.Model(
+        lambda z, rate: dist.Poisson(rate).log_prob(z["n"]), joint=(), n=bbvi.count(len(rate), init={"rate": start})
+    )
+    return Case(model, rate32, elbo, {"n": {"rate": np.log(rate)}})
+
+
+def begun_at(build: Callable[..., Case], arguments: tuple, **inits: dict[str, float]) -> Case:
+    """Build a flat case that starts elsewhere."""
+    case = build(*arguments)
+    latents = {n: dataclasses.replace(latent, init=inits.get(n)) for n, latent in case.model.globals.items()}
+    return dataclasses.replace(case, model=bbvi.Model(case.model.log_joint, joint=(), **latents))
+
+
 FUNNELS = {
     **{f"funnel n={n} at {centre}": (funnel, n, 3.0, centre) for n in (1, 9, 50) for centre in (0.0, -6.0, 4.0)},
     "funnel n=9 of width 1": (funnel, 9, 1.0, 0.0),
@@ -205,9 +229,23 @@ BLIND_STARTS = {
     "30 categories of 5": (categories, 5, 30),
     "a bit tied to a Normal": (tied, 1),
     "10 bits tied to Normals": (tied, 10),
+    "a bit of probability .9, at 1e-7": (bits, (2.2,), -16.1),
+    "a count of rate 5": (counts, (5.0,), 5e-5),
+    "a count of rate .2": (counts, (0.2,), 1e-4),
+    "10 counts of rates 1 to 30": (counts, tuple(np.linspace(1, 30, 10)), 1e-5),
+    "a Normal of scale 1, at 1e-5": (begun_at, normals, ((1.0,), 3)),
+    "a Normal of scale 1, at 1e5": (begun_at, normals, ((1.0,), 3)),
+    "a Gamma of mean 4, at 4e-5": (begun_at, gamma_poisson, (50,)),
+    "a Beta of mean .3, at 3e-6": (begun_at, beta_bernoulli, (10, 0.3)),
+}
+STARTS = {
+    "a Normal of scale 1, at 1e-5": {"x": {"scale": 1e-5}},
+    "a Normal of scale 1, at 1e5": {"x": {"scale": 1e5}},
+    "a Gamma of mean 4, at 4e-5": {"rate": {"mean": 4e-5}},
+    "a Beta of mean .3, at 3e-6": {"p": {"mean": 3e-6}},
 }
 TARGETS = [
-    Target(name, kind, functools.partial(*build))
+    Target(name, kind, functools.partial(*build, **STARTS.get(name, {})))
     for kind, builds in (("funnel", FUNNELS), ("heavy tails", TAILS), ("blind start", BLIND_STARTS))
     for name, build in builds.items()
 ]

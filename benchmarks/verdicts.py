@@ -40,7 +40,7 @@ TARGETS = {
 }  # fmt: skip
 STEPS = 20_000
 FALSE_AT_MOST, CLAIMED_AT_LEAST = 0.05, 0.9
-MANY_DRAWS, MANY_PARAMETERS = 100_000, 500
+MANY_DRAWS, FEW_DRAWS, MANY_PARAMETERS = 100_000, 200, 500
 Record = dict[str, Any]
 
 
@@ -167,7 +167,7 @@ def check(name: str, draws: int = MANY_DRAWS) -> dict[str, float]:
     start = bbvi.fit(case.model, case.data, stop=bbvi.Budget(steps=0), progress=False)
     posterior = start.replace(jax.tree.map(jax.numpy.asarray, moved(case.optimum, 0.1, 0)))
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(case.optimum))
-    estimate = posterior.elbo(max(2, draws // max(1, posterior.num_groups)))
+    estimate = posterior.elbo(max(FEW_DRAWS, draws // max(1, posterior.num_groups)))
     error = math.hypot(estimate.standard_error, 3e-7 * abs(estimate))
     return {
         "errors": (case.exact_elbo(posterior) - estimate) / error,

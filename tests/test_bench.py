@@ -121,7 +121,7 @@ def test_the_exact_elbos_of_the_benchmark_agree_with_draws():
 
 
 def test_verdicts_are_set_beside_exact_gaps():
-    targets = "Normal-Normal n=3,a bit of probability .9,mean N=1000 B=100"
+    targets = "Normal-Normal n=3,20 bits,mean N=1000 B=100"
     command = [sys.executable, str(ROOT / "benchmarks" / "verdicts.py"), "--only", targets, "--steps", "300"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     fits = [line for line in done.stdout.splitlines() if " gap " in line and "seed" in line]

@@ -154,6 +154,6 @@ def test_calibration_ranks_what_was_simulated():
     command = [sys.executable, str(ROOT / "benchmarks" / "calibration.py"), "--smoke"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (row,) = (line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:])
-    name, replications, converged, p, uniform, first, others = row
+    name, replications, converged, p, uniform, _, first, others = row
     assert (name, replications, converged, uniform) == ("Normal mean", "6", "6", "yes")
     assert 0 < float(p) <= 1 and float(others) < float(first)  # one compilation serves all

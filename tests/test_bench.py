@@ -140,7 +140,7 @@ def test_the_exact_elbos_of_verdicts_agree_with_draws_and_their_best_q_is_the_be
     one_of_each = (
         "ridge chain rho=0.99 d=10,ridge Gamma rho=0.99 d=5,normals of six scales,Beta-Bernoulli n=10,logistic n=50,"
         "schools_centred,funnel n=9 at -6,hierarchy n=30 spread=1.0,t df=0.1 at 10,product of 4,30 categories,10 bits tied,"
-        "mean N=1000 B=100,mean and precision N=100 B,poisson d=2 N=1000,spread N=100 B"
+        "mean N=1000 B=100,mean and precision N=100 B,poisson d=2 N=1000 B,spread N=100 B"
     )
     command = [sys.executable, str(ROOT / "benchmarks" / "verdicts.py"), "--check", "--only", one_of_each]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

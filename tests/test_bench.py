@@ -118,3 +118,42 @@ def test_the_exact_elbos_of_the_benchmark_agree_with_draws():
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     off = {line.split(":")[0]: float(line.split()[1]) for line in done.stdout.splitlines()}
     assert list(off) == names and all(abs(value) < 4 for value in off.values())
+
+
+def test_verdicts_are_set_beside_exact_gaps():
+    targets = "Normal-Normal n=3,20 bits,mean N=1000 B=100"
+    command = [sys.executable, str(ROOT / "benchmarks" / "verdicts.py"), "--only", targets, "--steps", "300"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    fits = [line for line in done.stdout.splitlines() if " gap " in line and "seed" in line]
+    assert len(fits) == 3 and "error" not in done.stdout
+    assert all(
+        float(line.split(" gap ")[1].split()[0]) > -1e-6 for line in fits
+    )  # no fit can be better than the best q
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[2:-1] for line in done.stdout.splitlines() if line.startswith("|")
+    }
+    assert int(rows["all"][0]) == 3 and int(rows["well-conditioned"][0]) == 1
+
+
+@pytest.mark.slow
+def test_the_exact_elbos_of_verdicts_agree_with_draws_and_their_best_q_is_the_best():
+    one_of_each = (
+        "ridge chain rho=0.99 d=10,ridge Gamma rho=0.99 d=5,normals of six scales,Beta-Bernoulli n=10,logistic n=50,"
+        "schools_centred,funnel n=9 at -6,hierarchy n=30 spread=1.0,t df=0.1 at 10,product of 4,30 categories,10 bits tied,"
+        "mean N=1000 B=100,mean and precision N=100 B,poisson d=2 N=1000 B,spread N=100 B"
+    )
+    command = [sys.executable, str(ROOT / "benchmarks" / "verdicts.py"), "--check", "--only", one_of_each]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [line.rsplit(": ", 1)[1].replace(",", "").split() for line in done.stdout.splitlines()]
+    assert len(found) == one_of_each.count(",") + 1
+    for errors, newton, least in ((float(words[0]), float(words[8]), float(words[-1])) for words in found):
+        assert abs(errors) < 4 and newton < 1e-4 and least > 0
+
+
+def test_calibration_ranks_what_was_simulated():
+    command = [sys.executable, str(ROOT / "benchmarks" / "calibration.py"), "--smoke"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (row,) = (line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:])
+    name, replications, converged, p, uniform, _, first, others = row
+    assert (name, replications, converged, uniform) == ("Normal mean", "6", "6", "yes")
+    assert 0 < float(p) <= 1 and float(others) < float(first)  # one compilation serves all

@@ -3,23 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bbvi.blankets.rules import rule
-from bbvi.draws.draws import AbstractDraws, MonteCarlo
-from bbvi.draws.quasi import QuasiMonteCarlo
 from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank
 from bbvi.families.gamma_e import GammaE
-from bbvi.fitting.converged import Converged
-from bbvi.fitting.fit import fit, iterate
-from bbvi.fitting.natural import natural
-from bbvi.fitting.optimizers import adagrad, robbins_monro
-from bbvi.fitting.stop import AbstractStop, Budget, ParameterChange
-from bbvi.gradients.abstract import AbstractGradient
-from bbvi.gradients.adaptive import AdaptiveDraws
-from bbvi.gradients.auto import AbstractChoice, Auto
-from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, LeaveOneOut, PlugIn
-from bbvi.gradients.local_expectation import LocalExpectation
-from bbvi.gradients.pathwise import Pathwise
-from bbvi.gradients.score import Score
 from bbvi.model.declare import (
     binary,
     categorical,
@@ -35,14 +20,29 @@ from bbvi.model.declare import (
 from bbvi.model.groups import missing, ragged
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
-from bbvi.numerics.address import AbstractNet
-from bbvi.posterior.outcome import Outcome
-from bbvi.posterior.posterior import Posterior, load
 
 if TYPE_CHECKING:
+    from bbvi.blankets.rules import rule
     from bbvi.diagnostics.explain import explain
     from bbvi.diagnostics.moments import gradient_moments
     from bbvi.diagnostics.predict import predictive_log_likelihood
+    from bbvi.draws.draws import AbstractDraws, MonteCarlo
+    from bbvi.draws.quasi import QuasiMonteCarlo
+    from bbvi.fitting.converged import Converged
+    from bbvi.fitting.fit import fit, iterate
+    from bbvi.fitting.natural import natural
+    from bbvi.fitting.optimizers import adagrad, robbins_monro
+    from bbvi.fitting.stop import AbstractStop, Budget, ParameterChange
+    from bbvi.gradients.abstract import AbstractGradient
+    from bbvi.gradients.adaptive import AdaptiveDraws
+    from bbvi.gradients.auto import AbstractChoice, Auto
+    from bbvi.gradients.control_variates import AbstractControlVariate, CrossFit, LeaveOneOut, PlugIn
+    from bbvi.gradients.local_expectation import LocalExpectation
+    from bbvi.gradients.pathwise import Pathwise
+    from bbvi.gradients.score import Score
+    from bbvi.numerics.address import AbstractNet
+    from bbvi.posterior.outcome import Outcome
+    from bbvi.posterior.posterior import Posterior, load
     from bbvi.sampling.mixing import mixing
     from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
     from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
@@ -61,21 +61,27 @@ __all__ = [
     "unit_interval",
 ]  # fmt: skip
 
-#: what a fit does not need, by module: imported when first asked for
+#: what models are written without, by module: imported when first asked for
 _LATER = {
-    "diagnostics.explain": ["explain"],
-    "diagnostics.moments": ["gradient_moments"],
-    "diagnostics.predict": ["predictive_log_likelihood"],
-    "sampling.mixing": ["mixing"],
-    "sampling.sample": ["iterate_metropolis", "metropolis_hastings", "metropolis_within_gibbs"],
-    "sampling.sweep": ["AbstractKernel", "AllAtOnce", "Coordinatewise"],
-}
+    "blankets.rules": "rule", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
+    "diagnostics.predict": "predictive_log_likelihood", "draws.draws": "AbstractDraws MonteCarlo",
+    "draws.quasi": "QuasiMonteCarlo", "fitting.converged": "Converged", "fitting.fit": "fit iterate",
+    "fitting.natural": "natural", "fitting.optimizers": "adagrad robbins_monro",
+    "fitting.stop": "AbstractStop Budget ParameterChange", "gradients.abstract": "AbstractGradient",
+    "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
+    "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
+    "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
+    "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior load",
+    "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
+    "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _LATER.items():
-        if name in names:
-            return getattr(importlib.import_module(f"bbvi.{module}"), name)
+        if name in names.split():
+            globals()[name] = getattr(importlib.import_module(f"bbvi.{module}"), name)
+            return globals()[name]
     raise AttributeError(f"module 'bbvi' has no attribute {name!r}")
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -713,3 +714,27 @@ def test_the_checkpoint_of_a_broken_fit_holds_a_good_state(broken):
         gradient=bbvi.Score(), optimizer=bbvi.adagrad(1.0),
     )  # fmt: skip
     assert len(resumed.history) == steps
+
+
+@pytest.mark.parametrize(
+    "log_joint",
+    [
+        lambda z, _: -z["x"] if z["x"] > 0 else z["x"],
+        lambda z, _: -(float(z["x"]) ** 2),
+        lambda z, _: -(np.asarray(z["x"]) ** 2),
+        lambda z, _: -np.where(z["x"] > 0, z["x"], 0.0),
+        lambda z, _: -sum(range(int(z["x"]))) * 1.0,
+    ],
+)
+def test_a_function_that_asks_for_a_latents_value_is_told_what_to_do(log_joint):
+    with pytest.raises(TypeError, match=r"cannot be traced by JAX.*jnp.where.*bbvi.opaque\(fn\)"):
+        bbvi.fit(bbvi.Model(log_joint, x=bbvi.real()))
+
+
+def test_a_fit_that_ends_on_its_budget_warns_if_it_looked_for_convergence():
+    model = bbvi.Model(lambda z, _: -0.5 * z["x"] ** 2, x=bbvi.real())
+    with pytest.warns(RuntimeWarning, match=r"not converged after 3 steps \(Budget\(steps=3\)\): .*start=posterior"):
+        bbvi.fit(model, stop=[bbvi.Converged(), bbvi.Budget(steps=3)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bbvi.fit(model, stop=bbvi.Budget(steps=3))

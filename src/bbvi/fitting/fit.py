@@ -97,8 +97,14 @@ def fit(
             for posterior in itertools.chain([first], run):
                 elbo = np.concatenate([record["elbo"] for record in posterior._records[-10:]] or [np.zeros(0)])
                 report(posterior._num_steps(), float(elbo[-100:].mean()) if len(elbo) else float("nan"))
+    looks = any(rule.outcome is Outcome.CONVERGED for rule in settings.stops)
     if posterior.outcome is Outcome.NON_FINITE:
         warnings.warn(posterior.stopped, RuntimeWarning, stacklevel=2)
+    elif posterior.outcome is Outcome.INTERRUPTED or (posterior.outcome is Outcome.BUDGET and looks):
+        warnings.warn(
+            f"not converged after {posterior._num_steps():,} steps ({posterior.stopped}): look at posterior.plot(), and go on with "
+            "bbvi.fit(..., start=posterior) or a larger budget", RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
     return posterior
 
 

@@ -224,7 +224,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
     """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
-    return jax.vmap(over_factors(latent, of_latent.family.chart.coordinates, -1, 0))(values)
+    return jax.vmap(over_factors(latent, of_latent.chart.coordinates, -1, 0))(values)
 
 
 def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:

@@ -47,21 +47,13 @@ _OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
     dist.Poisson: lambda k: Poisson(),
 }
 
-# those of which a parameter can be fixed
+# those of which a parameter can be fixed; the first have the names of numpyro's
+_NAMESAKES = (StudentT, Laplace, Logistic, HalfNormal, Exponential, Weibull, InverseGamma, Kumaraswamy)
+_NEGATIVE_BINOMIALS = (dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs)
 _WITH_FIXED: dict[type[dist.Distribution], AbstractFamily] = {
-    dist.StudentT: StudentT(),
-    dist.Laplace: Laplace(),
-    dist.Logistic: Logistic(),
-    dist.HalfNormal: HalfNormal(),
-    dist.Exponential: Exponential(),
-    dist.Weibull: Weibull(),
-    dist.InverseGamma: InverseGamma(),
-    dist.Kumaraswamy: Kumaraswamy(),
-    dist.GeometricLogits: Geometric(),
-    dist.GeometricProbs: Geometric(),
-    dist.NegativeBinomial2: NegativeBinomial(),
-    dist.NegativeBinomialLogits: NegativeBinomial(),
-    dist.NegativeBinomialProbs: NegativeBinomial(),
+    **{getattr(dist, family.__name__): family() for family in _NAMESAKES},
+    **dict.fromkeys((dist.GeometricLogits, dist.GeometricProbs), Geometric()),
+    **dict.fromkeys(_NEGATIVE_BINOMIALS, NegativeBinomial()),
 }
 
 

@@ -106,7 +106,7 @@ def metropolis_hastings(
 def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options, progress: bool | None) -> Any:
     total = options.num_burn_in + options.num_draws * options.thin
     with progress_bar(progress, total, shown="log p") as report:
-        for chains in _iterate(model, data, kernel, options):
+        for chains in drain(_prepare(model, data, kernel, options)):
             report(chains.num_sweeps, chains.log_joint)
     return chains.to_arviz()
 
@@ -138,11 +138,7 @@ def iterate_metropolis(
         50
     """
     options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
-    return _iterate(model, data, kernel or Coordinatewise(), options)
-
-
-def _iterate(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Iterator[Chains]:
-    yield from drain(_prepare(model, data, kernel, options))
+    yield from drain(_prepare(model, data, kernel or Coordinatewise(), options))
 
 
 def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Run:

@@ -10,7 +10,7 @@ from bbvi.posterior.values import Ragged, Table
 
 def visits(group_axis=0, draws=()):
     padded = np.arange(np.prod((*draws, 3, 4, 2))).reshape(*draws, 3, 4, 2)
-    return Ragged.of(padded, {0: np.array([2, 4, 0])}, group_axis)
+    return Ragged(padded, ((0, (2, 4, 0)),), group_axis)
 
 
 def test_a_group_comes_at_its_own_length():
@@ -31,7 +31,7 @@ def test_draws_stay_in_front():
 
 def test_two_ragged_axes_are_both_cut():
     padded = np.arange(2 * 3 * 4).reshape(2, 3, 4)
-    values = Ragged.of(padded, {0: np.array([1, 3]), 1: np.array([4, 2])}, 0)
+    values = Ragged(padded, ((0, (1, 3)), (1, (4, 2))), 0)
     np.testing.assert_array_equal(values[0], padded[0, :1, :4])
     np.testing.assert_array_equal(values[1], padded[1, :3, :2])
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import bbvi
 from bbvi.blankets.colouring import colour, is_valid
+from bbvi.families import Positive
 from bbvi.numerics.quantiles import log_ratio_to_mean
 from bbvi.sampling.proposals import GammaStep
 from tests import exact
@@ -146,7 +147,7 @@ def test_gamma_correction_is_the_ratio_of_gamma_densities(uniform):
 
     step, z = 0.4, 1.7
     a = 1 / step**2
-    u, correction = GammaStep()(jnp.float32(np.log(z)), jnp.float32(np.log(step)), Fixed())
+    u, correction = GammaStep(Positive())(jnp.float32(np.log(z)), jnp.float32(np.log(step)), Fixed())
     new = np.exp(float(u))
     exactly = gamma(a, scale=new / a).logpdf(z) - gamma(a, scale=z / a).logpdf(new)
     assert np.isclose(float(correction), exactly, rtol=1e-4, atol=1e-4)

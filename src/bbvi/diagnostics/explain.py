@@ -51,7 +51,7 @@ class Explanation:
     @property
     def terms(self) -> list[str]:
         """The names of the rows of `.matrix`."""
-        return [element_name(term, index) for term, shape in self.shapes.items() for index in np.ndindex(*shape)]
+        return _names(self.shapes)
 
     #: what `terms` was called first
     factors = terms
@@ -59,11 +59,7 @@ class Explanation:
     @property
     def latents(self) -> list[str]:
         """The names of the columns of `.matrix`."""
-        return [
-            element_name(name, index)
-            for name, latent in self.problem.latents.items()
-            for index in np.ndindex(*self.problem.shape(name), *latent.event)
-        ]
+        return _names({name: self.problem.shape(name) + x.event for name, x in self.problem.latents.items()})
 
     @property
     def matrix(self) -> sparse.csr_array:
@@ -207,6 +203,11 @@ def _counts(pattern: AbstractPattern, axis: int) -> np.ndarray:
     sizes = [math.prod(pattern.term_shape), math.prod(pattern.factor_shape)]
     matched = math.prod(pattern.term_shape[k] for k in pattern.matched if k is not None)
     return np.full(sizes[1 - axis], sizes[axis] // matched)
+
+
+def _names(shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    """Name the elements of arrays of these shapes, array after array."""
+    return [element_name(name, index) for name, shape in shapes.items() for index in np.ndindex(*shape)]
 
 
 def _span(counts: np.ndarray) -> str:

@@ -25,12 +25,3 @@ from bbvi.families.normal import LogNormal, Normal, TransformedNormal, location_
 from bbvi.families.numpyro import NumpyroFamily, resolve
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
-
-__all__ = [
-    "AbstractChart", "AbstractCovariance", "AbstractFamily", "AbstractLaw", "Bernoulli", "Beta", "Binary", "Binomial",
-    "Categorical", "Categories", "Counts", "Dirichlet", "Exponential", "Fixed", "FullRank", "Gamma", "GammaByVariance",
-    "Geometric", "HalfNormal", "InverseGamma", "Joined", "JointNormal", "Kumaraswamy", "Laplace", "LogNormal",
-    "Logistic", "LowRank", "NegativeBinomial", "Normal", "NumpyroFamily", "OneHot", "OneHotVectors", "Parameter",
-    "Params", "Poisson", "Positive", "Real", "Simplex", "StudentT", "Through", "TransformedNormal", "Unit",
-    "Weibull", "constrain", "location_and_scale", "positive_parameter", "resolve", "score",
-]  # fmt: skip

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
-from bbvi.families.charts import Simplex, Unit, smallest
+from bbvi.families.charts import Simplex, Unit, marginal, smallest
 from bbvi.families.law import Parameter, Params, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
@@ -130,11 +130,8 @@ class Dirichlet(AbstractShares):
     def centred(self, value):
         return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
 
-    def moments(self, params):
+    def _frozen(self, params):
         a = np.asarray(self._concentrations(params), np.float64)
         total = a.sum(-1, keepdims=True)
-        return a / total, np.sqrt(a * (total - a) / (total**2 * (total + 1)))
-
-    def quantile(self, params, p):
-        a = np.asarray(self._concentrations(params), np.float64)
-        return scipy.stats.beta(a, a.sum(-1, keepdims=True) - a).ppf(p)
+        std = np.sqrt(a * (total - a) / (total**2 * (total + 1)))
+        return marginal(a / total, std, lambda p: scipy.stats.beta(a, total - a).ppf(p))

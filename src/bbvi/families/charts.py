@@ -19,7 +19,7 @@ from numpyro.distributions import biject_to, constraints
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-_FEW = 3  # the largest of arbitrary integers
+_FEW = 3  # the largest of arbitrary integers that have no bound
 
 
 def marginal(mean: np.ndarray, std: np.ndarray, ppf: Callable[[float], np.ndarray]) -> SimpleNamespace:
@@ -228,8 +228,7 @@ class AbstractIntegers(AbstractChart):
         return None if self.top is None else np.arange(self.top + 1)
 
     def some_values(self, shape, generator):
-        high = _FEW if self.top is None else min(self.top, _FEW)
-        return generator.integers(0, high, shape, endpoint=True).astype(np.int32)
+        return generator.integers(0, _FEW if self.top is None else self.top, shape, endpoint=True).astype(np.int32)
 
 
 class Binary(AbstractIntegers):

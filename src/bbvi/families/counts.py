@@ -6,12 +6,11 @@ import numpy as np
 import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import sigmoid, softplus
 from jaxtyping import Array
-from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Counts, smallest
-from bbvi.families.discrete import Poisson
-from bbvi.families.law import Parameter, positive_parameter
+from bbvi.families.discrete import AbstractLogit, Poisson
+from bbvi.families.law import positive_parameter
 from bbvi.numerics.samplers import log_gamma, standard_exponential
 from bbvi.numerics.special import lgamma, polynomial
 
@@ -19,13 +18,10 @@ _MANY = 10.0  # concentrations from which Stirling's series is exact
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260)
 
 
-class Geometric(AbstractFamily):
+class Geometric(AbstractLogit):
     """The failures before the first success, whose probability is given by its logit: an exponential rounded down."""
 
     chart = Counts()
-
-    def parameters(self):
-        return {"logits": Parameter((), constraints.real)}
 
     def sample(self, params, address):
         return jnp.floor(standard_exponential(address) / softplus(params["logits"])).astype(int)
@@ -81,7 +77,7 @@ def _log_rising(z: Array, c: Array) -> Array:
     return (z + c - 0.5) * jnp.log1p(z / c) - z + rest[0] - rest[1]
 
 
-class Binomial(AbstractFamily):
+class Binomial(AbstractLogit):
     """Binomial of `total_count` trials by its logit: drawn by inversion, from the sums of its probabilities."""
 
     total_count: int
@@ -89,9 +85,6 @@ class Binomial(AbstractFamily):
     @property
     def chart(self):
         return Counts(self.total_count)
-
-    def parameters(self):
-        return {"logits": Parameter((), constraints.real)}
 
     def sample(self, params, address):
         log_p = jax.vmap(lambda z: self.log_prob(params, z))(jnp.arange(self.total_count + 1))

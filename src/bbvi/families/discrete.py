@@ -21,13 +21,17 @@ def _indicator(p: np.ndarray) -> Any:
     return marginal(p, np.sqrt(p * (1 - p)), lambda level: p > 1 - level)
 
 
-class Bernoulli(AbstractFamily):
-    """Bernoulli by its logit."""
-
-    chart = Binary()
+class AbstractLogit(AbstractFamily):
+    """A family given by the logit of one probability."""
 
     def parameters(self):
         return {"logits": Parameter((), constraints.real)}
+
+
+class Bernoulli(AbstractLogit):
+    """Bernoulli by its logit."""
+
+    chart = Binary()
 
     def sample(self, params, address):
         return (address.uniform() < sigmoid(params["logits"])).astype(int)

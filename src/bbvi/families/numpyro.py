@@ -47,21 +47,13 @@ _OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
     dist.Poisson: lambda k: Poisson(),
 }
 
-# those of which a parameter can be fixed
+# those of which a parameter can be fixed; the first have the names of numpyro's
+_NAMESAKES = (StudentT, Laplace, Logistic, HalfNormal, Exponential, Weibull, InverseGamma, Kumaraswamy)
+_NEGATIVE_BINOMIALS = (dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs)
 _WITH_FIXED: dict[type[dist.Distribution], AbstractFamily] = {
-    dist.StudentT: StudentT(),
-    dist.Laplace: Laplace(),
-    dist.Logistic: Logistic(),
-    dist.HalfNormal: HalfNormal(),
-    dist.Exponential: Exponential(),
-    dist.Weibull: Weibull(),
-    dist.InverseGamma: InverseGamma(),
-    dist.Kumaraswamy: Kumaraswamy(),
-    dist.GeometricLogits: Geometric(),
-    dist.GeometricProbs: Geometric(),
-    dist.NegativeBinomial2: NegativeBinomial(),
-    dist.NegativeBinomialLogits: NegativeBinomial(),
-    dist.NegativeBinomialProbs: NegativeBinomial(),
+    **{getattr(dist, family.__name__): family() for family in _NAMESAKES},
+    **dict.fromkeys((dist.GeometricLogits, dist.GeometricProbs), Geometric()),
+    **dict.fromkeys(_NEGATIVE_BINOMIALS, NegativeBinomial()),
 }
 
 
@@ -161,7 +153,10 @@ def resolve(q: Any, num_categories: int) -> AbstractFamily:
     if q in _WITH_FIXED and set(fixed) <= set(q.arg_constraints) & set(_WITH_FIXED[q].parameters()):
         return Fixed(_WITH_FIXED[q], tuple(sorted(fixed.items()))) if fixed else _WITH_FIXED[q]
     if q in (dist.BinomialLogits, dist.BinomialProbs) and set(fixed) == {"total_count"}:
-        return _binomial(fixed["total_count"])
+        total_count = fixed["total_count"]
+        if total_count < 1 or total_count != int(total_count):
+            raise ValueError(f"Binomial's total_count must be an integer of 1 or more, got {total_count}")
+        return Binomial(int(total_count))
     return _generic(q, fixed)
 
 
@@ -169,12 +164,6 @@ def _number(name: str, value: Any) -> int | float:
     if np.ndim(value) or np.asarray(value).dtype.kind not in "iuf":
         raise TypeError(f"q=functools.partial(...) fixes {name} for all elements alike, at a number; got {value!r}")
     return np.asarray(value).item()
-
-
-def _binomial(total_count: int | float) -> Binomial:
-    if total_count < 1 or total_count != int(total_count):
-        raise ValueError(f"Binomial's total_count must be an integer of 1 or more, got {total_count}")
-    return Binomial(int(total_count))
 
 
 def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily:

@@ -73,26 +73,28 @@ class Problem:
     def prior_terms(self, beta: Values, data: Any) -> Terms:
         """Terms that no group owns: the whole log joint of a flat model, log p(beta) of a hierarchical one."""
         if isinstance(self.model, Model):
-            return self._terms("log_joint", self.members(beta), data)
-        return self._terms("log_prior", self.members(beta))
+            return self._terms("log_joint", [beta], data)
+        return self._terms("log_prior", [beta])
 
     def group_terms(self, beta: Values, z: Values, row: Any) -> Terms:
         """Terms of one group: log p(z_i | beta) and log p(x_i | z_i, beta)."""
         if isinstance(self.model, Model):
             return {}
-        terms = self._terms("log_local", self.members(beta), self.members(z), row) if self.model.locals else {}
+        terms = self._terms("log_local", [beta, z], row) if self.model.locals else {}
         return terms | self.likelihood_terms(beta, z, row)
 
     def likelihood_terms(self, beta: Values, z: Values, row: Any) -> Terms:
         """log p(x_i | z_i, beta) alone."""
-        return self._terms("log_likelihood", self.members(beta), self.members(z), row)
+        return self._terms("log_likelihood", [beta, z], row)
 
-    def _terms(self, name: str, *arguments: Any) -> Terms:
-        function = self.opaque[name].traced if name in self.opaque else getattr(self.model, name)
-        if name not in self.opaque:
-            arguments = tuple(_without_call_site(argument) for argument in arguments)
+    def _terms(self, name: str, latents: list[Values], *constants: Any) -> Terms:
+        function, members = getattr(self.model, name), [self.members(part) for part in latents]
+        if name in self.opaque:
+            function = self.opaque[name].traced
+        else:
+            members = [{n: value for n, value in part.items() if n != CALL_SITE} for part in members]
         try:
-            result = function(*arguments)
+            result = function(*members, *constants)
         except KeyError as error:
             raise ValueError(
                 f"{name} asked for {error.args[0]!r}, which is neither a latent ({self._listed()}) nor a field of "
@@ -160,12 +162,6 @@ def _some_rows(groups: AbstractGroups) -> list[tuple[Any]]:
     chosen = np.unique([*longest, *numbers[len(longest) :]] if len(groups) > _ROWS_TO_MOVE else numbers)
     rows = jax.tree.map(np.asarray, groups.take(chosen))
     return [(jax.tree.map(lambda leaf, i=i: leaf[i], rows),) for i in range(len(chosen))]
-
-
-def _without_call_site(argument: Any) -> Any:
-    if isinstance(argument, dict) and CALL_SITE in argument:
-        return {name: value for name, value in argument.items() if name != CALL_SITE}
-    return argument
 
 
 def flat_data(data: Any) -> Any:

@@ -65,8 +65,7 @@ def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Ke
 
 def fold_names(key: Key, names: Sequence[str]) -> UInt32[Array, "names 2"]:
     """Return `fold(key, name)` for several names at the price of one."""
-    checksums = jnp.array([zlib.crc32(name.encode()) for name in names], dtype=jnp.uint32)
-    return jnp.stack(threefry(key, checksums, jnp.zeros_like(checksums)), axis=-1)
+    return fold(key, jnp.array([zlib.crc32(name.encode()) for name in names], dtype=jnp.uint32)).T
 
 
 class AbstractNet(eqx.Module):

@@ -70,9 +70,7 @@ class SobolNet(AbstractNet):
         return point[0], point[1]
 
 
-def _scrambled(
-    numbers: UInt32[Array, "words bits"], random: UInt32[Array, "words bits"]
-) -> UInt32[Array, "words bits"]:
+def _scrambled(numbers: UInt32[Array, "words bits"], random: Array) -> UInt32[Array, "words bits"]:
     """Multiply direction numbers by a random lower triangular matrix of bits with ones on its diagonal."""
     leading = np.uint32(1) << np.arange(_WORD - 1, _WORD - 1 - numbers.shape[1], -1, dtype=np.uint32)
     columns = (random & (leading - 1)) | leading

@@ -103,9 +103,8 @@ def log_ratio_to_mean(x: Float[Array, "..."], s: Float[Array, "..."]) -> Float[A
     left = jnp.less(x, _ENDS[1])
     t = (x - jnp.where(left, _MIDDLES[0], _MIDDLES[1])) * jnp.where(left, 1 / _HALVES[0], 1 / _HALVES[1])
     low, high = np.split(table, 2, axis=1)
-    powers = [
-        jnp.where(left, _clenshaw(2 * s - 1, a), _clenshaw(2 * s - 1, b)) for a, b in zip(low.T, high.T, strict=True)
-    ]
+    y, columns = 2 * s - 1, zip(low.T, high.T, strict=True)
+    powers = [jnp.where(left, _clenshaw(y, a), _clenshaw(y, b)) for a, b in columns]
     return s * (x + s * polynomial(jnp.clip(t, -1, 1), powers))
 
 

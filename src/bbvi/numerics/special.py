@@ -89,14 +89,8 @@ def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where((x <= 0) & (r == 0), jnp.nan, jnp.where(x < 0, left, right))
 
 
-@lgamma.defjvp
-def _lgamma_jvp(primals, tangents):
-    return lgamma(*primals), digamma(*primals) * tangents[0]
-
-
-@digamma.defjvp
-def _digamma_jvp(primals, tangents):
-    return digamma(*primals), jax.lax.polygamma(jnp.ones_like(primals[0]), *primals) * tangents[0]
+lgamma.defjvps(lambda dx, _, x: digamma(x) * dx)
+digamma.defjvps(lambda dx, _, x: jax.lax.polygamma(jnp.ones_like(x), x) * dx)
 
 
 def trigamma_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -19,9 +19,11 @@ def inference_data(groups: Mapping[str, Mapping[str, Any]], dims: Mapping[str, S
         >>> dict(data.posterior.x.sizes)
         {'chain': 2, 'draw': 5, 'lab': 3}
     """
-    arviz = library()
+    import arviz  # slow to import
+
+    from_dict: Any = arviz.from_dict
     is_old = arviz.__version__.startswith("0.")
-    data = arviz.from_dict(**groups, dims=dict(dims)) if is_old else arviz.from_dict(groups, dims=dict(dims))
+    data = from_dict(**groups, dims=dict(dims)) if is_old else from_dict(groups, dims=dict(dims))
     for part in (data, *(data[name] for name in groups)):
         part.attrs.update(_ATTRIBUTES)
     return data
@@ -48,10 +50,3 @@ def flat_draws(group: Any) -> dict[str, np.ndarray]:
         values = variable.transpose("chain", "draw", ...).values
         found[str(name)] = values.reshape(-1, *values.shape[2:])
     return found
-
-
-def library() -> Any:
-    """ArviZ itself: `rhat` and `ess` of an array by chain and draw are the same in all versions."""
-    import arviz  # slow to import
-
-    return arviz

@@ -239,8 +239,9 @@ class Posterior:
 
     def _ragged(self, name: str, values: Any, groups: Any, group_axis: int) -> Any:
         latent, numbers = self._problem.latents[name], self._numbers(groups)
-        own = {a: self._lengths[size][numbers] for a, size in enumerate(latent.shape) if isinstance(size, str)}
-        return Ragged.of(values, own, group_axis) if own else values
+        ragged = [(axis, size) for axis, size in enumerate(latent.shape) if isinstance(size, str)]
+        own = tuple((axis, tuple(self._lengths[size][numbers].tolist())) for axis, size in ragged)
+        return Ragged(values, own, group_axis) if own else values
 
     def _statistic(
         self, what: str, exact: Callable[[AbstractFamily, Any], Any], of_draws: Callable[[np.ndarray], Any], groups: Any

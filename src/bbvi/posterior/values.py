@@ -1,5 +1,6 @@
 """What a posterior hands out: draws, ragged arrays that know their groups' lengths, tables that refuse nonsense."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -17,30 +18,21 @@ from bbvi.numerics.address import Key, fold
 Padded = tuple[tuple[str, int], ...]
 
 
-class _Lengths:
-    """Groups' lengths and the axes they belong to, compared by identity so that they can ride in a tree."""
-
-    def __init__(self, own: dict[int, np.ndarray]):
-        self.own = own
-
-
-@jax.tree_util.register_pytree_node_class
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["padded"], meta_fields=["own", "group_axis"])
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Ragged:
     """Values of a local latent whose groups differ in length: `values[i]` is group i at its own length.
 
-    `padded` is the array with every group padded to the longest, groups on axis `group_axis`.
+    `padded` is the array with every group padded to the longest, groups on axis `group_axis`; `own` has for some axes,
+    counted from the one after the groups, the length of each group.
     """
 
-    def __init__(self, padded: Array, lengths: _Lengths, group_axis: int):
-        self.padded, self._lengths, self._group_axis = padded, lengths, group_axis
-
-    @classmethod
-    def of(cls, padded: Array, own: dict[int, np.ndarray], group_axis: int) -> "Ragged":
-        """Make one from a padded array; `own` maps an axis, counted from the one after the groups, to each group's length."""
-        return cls(padded, _Lengths(own), group_axis)
+    padded: Array
+    own: tuple[tuple[int, tuple[int, ...]], ...]
+    group_axis: int
 
     def __len__(self) -> int:
-        return self.padded.shape[self._group_axis]
+        return self.padded.shape[self.group_axis]
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
@@ -48,19 +40,12 @@ class Ragged:
     def __getitem__(self, group: int) -> Array:
         if not -len(self) <= group < len(self):
             raise IndexError(f"group {group} of {len(self)}")
-        own = {self._group_axis + axis: slice(0, int(length[group])) for axis, length in self._lengths.own.items()}
+        own = {self.group_axis + axis: slice(0, lengths[group]) for axis, lengths in self.own}
         cut = tuple(own.get(axis, slice(None)) for axis in range(self.padded.ndim - 1))
-        return np.take(np.asarray(self.padded), group, axis=self._group_axis)[cut]
+        return np.take(np.asarray(self.padded), group, axis=self.group_axis)[cut]
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} groups, padded shape {self.padded.shape})"
-
-    def tree_flatten(self):
-        return (self.padded,), (self._lengths, self._group_axis)
-
-    @classmethod
-    def tree_unflatten(cls, auxiliary, children):
-        return cls(children[0], *auxiliary)
 
 
 class Table(dict):

@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bbvi.posterior.arviz import library
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -22,9 +20,10 @@ def mixing(draws: Any, *, limit: int = 200) -> "pd.DataFrame":
         >>> bool(table.loc["mu", "largest R-hat"] < 1.01)
         True
     """
-    import pandas as pd  # slow to import
+    import arviz  # slow to import, as is pandas
+    import pandas as pd
 
-    arviz, rows = library(), {}
+    rows = {}
     for name, variable in draws.posterior.data_vars.items():
         values = variable.values.reshape(*variable.shape[:2], -1)
         values = values[:, :, ~np.isnan(values).any((0, 1))]

@@ -1,39 +1,29 @@
 """Section 5.3: proposals centred on the current value, from the family of a latent's support, for one factor of q.
 
-A state is held as the coordinates of that family, in which nothing underflows: log z of a positive latent. Each
+A state is held in coordinates of the support, in which nothing underflows: log z of a positive latent. Each
 proposal returns the coordinates of z' and log q(z | z') - log q(z' | z), the Hastings correction, both densities in z.
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from numpyro.distributions import biject_to
 
 from bbvi.families import (
     AbstractChart,
-    AbstractFamily,
-    Bernoulli,
     Beta,
     Binary,
-    Categorical,
     Categories,
     Counts,
-    Dirichlet,
-    Gamma,
     JointNormal,
-    Normal,
-    OneHot,
     OneHotVectors,
-    Poisson,
     Positive,
     Real,
     Simplex,
     Through,
-    TransformedNormal,
     Unit,
 )
 from bbvi.model.latents import Latent
@@ -49,24 +39,15 @@ _STAY = 0.1
 
 
 class AbstractProposal(eqx.Module):
-    """A proposal for one factor of q. `family` says what the coordinates are."""
+    """A proposal for one factor of q. `chart` says what the coordinates are."""
 
-    family: eqx.AbstractVar[AbstractFamily]
+    chart: AbstractChart
     largest_log_step: ClassVar[float] = 20.0
     is_tuned: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, u: Array, log_step: Float[Array, ""], address: Address) -> tuple[Array, Float[Array, ""]]:
         """Propose: the coordinates of z', and the Hastings correction."""
-
-
-class NormalStep(AbstractProposal):
-    """z' of Normal(z, step): symmetric."""
-
-    family: AbstractFamily = Normal()
-
-    def __call__(self, u, log_step, address):
-        return u + jnp.exp(log_step) * inverse_normal(address.uniform()), jnp.zeros(())
 
 
 class GammaStep(AbstractProposal):
@@ -76,7 +57,6 @@ class GammaStep(AbstractProposal):
     log q(z | z') - log q(z' | z) = -(2a - 1) r + 2a sinh r.
     """
 
-    family: AbstractFamily = Gamma()
     # wider gammas have their mode at zero, from where they hardly ever come back
     largest_log_step: ClassVar[float] = 0.0
 
@@ -95,20 +75,16 @@ def _sinh_beyond_r(r: Float[Array, ""]) -> Float[Array, ""]:
 class BetaStep(AbstractProposal):
     """z' of the Beta whose mean is z and whose total concentration is 1 / step^2."""
 
-    family: AbstractFamily = Beta()
-
     def __call__(self, u, log_step, address):
         def around(u: Array) -> dict[str, Array]:
             return {"concentration": -2 * log_step, "mean": u}
 
-        new = self.family.sample(around(u), address)
-        return new, self.family.log_prob(around(new), u) - self.family.log_prob(around(u), new)
+        new = Beta().sample(around(u), address)
+        return new, Beta().log_prob(around(new), u) - Beta().log_prob(around(u), new)
 
 
 class DirichletStep(AbstractProposal):
     """z' of the Dirichlet whose mean is z and whose total concentration is 1 / step^2."""
-
-    family: AbstractFamily
 
     def __call__(self, u, log_step, address):
         total = jnp.exp(-2 * log_step)
@@ -123,27 +99,20 @@ class DirichletStep(AbstractProposal):
         return new, log_q(u, new) - log_q(new, u)
 
 
-class TransformedStep(AbstractProposal):
-    """A normal step in the coordinates of a support's bijection; the correction is the ratio of its Jacobians."""
-
-    family: TransformedNormal
+class NormalStep(AbstractProposal):
+    """A normal step in coordinates that may be any real numbers; the correction is the ratio of the slopes of z in them."""
 
     def __call__(self, u, log_step, address):
         size = u.size
         numbers = address.element * jnp.uint32(size) + jnp.arange(size, dtype=jnp.uint32)
         noise = jax.vmap(lambda e: standard_normal(Address(address.key, address.group, e, address.sample)))(numbers)
-        new, transform = u + jnp.exp(log_step) * noise.reshape(u.shape), biject_to(self.family.chart.support)
-
-        def log_jacobian(at: Array) -> Array:
-            return jnp.sum(transform.log_abs_det_jacobian(at, transform(at)))
-
-        return new, log_jacobian(new) - log_jacobian(u)
+        new = u + jnp.exp(log_step) * noise.reshape(u.shape)
+        return new, jnp.sum(self.chart.log_slope(new)) - jnp.sum(self.chart.log_slope(u))
 
 
 class Flip(AbstractProposal):
     """z' is the other of two values, now and then the same: symmetric."""
 
-    family: AbstractFamily = Bernoulli()
     is_tuned: ClassVar[bool] = False
 
     def __call__(self, u, log_step, address):
@@ -156,30 +125,28 @@ class OtherCategory(AbstractProposal):
     A vector of zeros and a one is turned round by 1 to k - 1 places.
     """
 
-    family: Categorical | OneHot
     is_tuned: ClassVar[bool] = False
 
     def __call__(self, u, log_step, address):
-        k, (which, stay) = self.family.k, address.uniforms()
+        k, (which, stay) = self.chart.num_categories, address.uniforms()
         by = 1 + jnp.minimum((which * (k - 1)).astype(int), k - 2)
         other = jnp.roll(u, by) if u.ndim else (u + by.astype(u.dtype)) % k
         return jnp.where(stay < _STAY, u, other), jnp.zeros(())
 
 
 class CountStep(AbstractProposal):
-    """z plus or minus 1 + floor(step times an exponential): symmetric; what falls below 0 or above `top` is rejected.
+    """z plus or minus 1 + floor(step times an exponential): symmetric; what falls outside of the support is rejected.
 
     A Poisson with mean z, the paper's rule, could never leave 0.
     """
 
-    family: AbstractFamily = Poisson()
-    top: int | None = None
+    chart: Counts
 
     def __call__(self, u, log_step, address):
         size, sign = address.uniforms()
         by = 1 + jnp.minimum(-jnp.log(size) * jnp.exp(log_step), 1e6).astype(u.dtype)
         new = jnp.where(sign < 0.5, u - by, u + by)
-        inside = jnp.clip(new, 0, self.top)
+        inside = jnp.clip(new, 0, self.chart.top)
         return inside, jnp.where(new == inside, 0.0, -jnp.inf)
 
 
@@ -187,13 +154,11 @@ def proposal(latent: Latent) -> AbstractProposal:
     """Choose the proposal by a latent's support, whatever its family of q."""
     support, chart = latent.family.chart.support, latent.chart
     if isinstance(latent.family, JointNormal) and not isinstance(chart, Simplex):
-        return TransformedStep(TransformedNormal(Through(support, latent.event)))
-    made: dict[type[AbstractChart], Any] = {
-        Real: NormalStep, Positive: GammaStep, Unit: BetaStep, Binary: Flip,
-        Counts: lambda: CountStep(top=getattr(support, "upper_bound", None)),
-        OneHotVectors: lambda: OtherCategory(OneHot(chart.num_categories)),
-        Simplex: lambda: DirichletStep(Dirichlet(chart.num_categories)),
-        Through: lambda: TransformedStep(TransformedNormal(Through(support, chart.shape))),
-        Categories: lambda: OtherCategory(Categorical(int(support.upper_bound) + 1)),
+        chart = Through(support, latent.event)
+    elif isinstance(chart, Counts):
+        chart = Counts(getattr(support, "upper_bound", None))
+    made: dict[type[AbstractChart], type[AbstractProposal]] = {
+        Real: NormalStep, Through: NormalStep, Positive: GammaStep, Unit: BetaStep, Simplex: DirichletStep,
+        Binary: Flip, Categories: OtherCategory, OneHotVectors: OtherCategory, Counts: CountStep,
     }  # fmt: skip
-    return made[type(chart)]()
+    return made[type(chart)](chart)

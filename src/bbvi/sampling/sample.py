@@ -106,7 +106,7 @@ def metropolis_hastings(
 def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options, progress: bool | None) -> Any:
     total = options.num_burn_in + options.num_draws * options.thin
     with progress_bar(progress, total, shown="log p") as report:
-        for chains in _iterate(model, data, kernel, options):
+        for chains in drain(_prepare(model, data, kernel, options)):
             report(chains.num_sweeps, chains.log_joint)
     return chains.to_arviz()
 
@@ -138,11 +138,7 @@ def iterate_metropolis(
         50
     """
     options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
-    return _iterate(model, data, kernel or Coordinatewise(), options)
-
-
-def _iterate(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Iterator[Chains]:
-    yield from drain(_prepare(model, data, kernel, options))
+    yield from drain(_prepare(model, data, kernel or Coordinatewise(), options))
 
 
 def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Run:
@@ -224,7 +220,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
 
 def _coordinates(of_latent: AbstractProposal, latent: Latent, values: Array) -> Array:
     """Turn values `(chain, *factors, *event, lanes)` into coordinates."""
-    return jax.vmap(over_factors(latent, of_latent.family.chart.coordinates, -1, 0))(values)
+    return jax.vmap(over_factors(latent, of_latent.chart.coordinates, -1, 0))(values)
 
 
 def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws: int) -> Arrays:

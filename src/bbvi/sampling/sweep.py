@@ -192,7 +192,7 @@ def _one(
     """Propose for one factor in one lane; what no float can hold is never accepted."""
     address = Address(key, group, element, chain)
     new, correction = proposal(u, log_step, address)
-    correction = jnp.where(proposal.family.chart.floored(new), -jnp.inf, correction)
+    correction = jnp.where(proposal.chart.floored(new), -jnp.inf, correction)
     return new, correction, jnp.log(address.uniform(DECISION))
 
 
@@ -204,8 +204,8 @@ def points(scene: Scene, u: list[Arrays]) -> list[Point]:
 def _point(scene: Scene, scope: Scope, u: Arrays) -> Point:
     values, logs = {}, {}
     for name, latent in scope.latents.items():
-        family = scene.proposals[name].family
-        values[name], log = over_factors(latent, family.chart.value, -1, 0)(u[name]), family.chart.log_value(u[name])
+        chart = scene.proposals[name].chart
+        values[name], log = over_factors(latent, chart.value, -1, 0)(u[name]), chart.log_value(u[name])
         if log is not None:
             logs[name] = log
     return Point(values, logs)

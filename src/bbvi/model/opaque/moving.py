@@ -29,12 +29,9 @@ class Slot(NamedTuple):
     end: int
 
     def some(self, num: int, generator: np.random.Generator) -> np.ndarray:
-        """Draw arbitrary values, `(num, factors, *event)`; all of a finite set of values may occur."""
+        """Draw arbitrary values, `(num, factors, *event)`."""
         with jax.ensure_compile_time_eval():
             values = self.latent.some_values(self.lengths, num, generator)
-            top = getattr(self.latent.family.chart.support, "upper_bound", None)
-            if self.latent.family.chart.is_discrete and top is not None and np.ndim(top) == 0:
-                values = generator.integers(0, int(top), values.shape, endpoint=True).astype(values.dtype)
         return values.reshape(num, self.end - self.begin, *self.latent.event)
 
 

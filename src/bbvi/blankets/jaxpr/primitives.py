@@ -37,8 +37,6 @@ MOVES = _names("broadcast_in_dim reshape transpose squeeze expand_dims tile rev 
 #: the same for several arrays, or for one that falls apart
 JOINS = _names("concatenate pad split stack unstack")
 ADDITIONS = _names("neg add add_any sub")
-#: without a derivative; results that are not floats jump without being listed
-JUMPS = _names("floor ceil round sign rem stop_gradient nextafter bitcast_convert_type")
 
 
 def named(names: Iterable[str]) -> list[Primitive]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Literal
 
-from bbvi.blankets.jaxpr.lines import line_of, source_of
+from bbvi.blankets.jaxpr.lines import is_library, line_of
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, COPIES
 from bbvi.blankets.jaxpr.run import reached
 from bbvi.blankets.trace import Trace
@@ -52,8 +52,7 @@ def _added(out: Any, makers: dict[Any, Any], read: set[Any], size: int) -> Itera
         if isinstance(atom, Literal) or atom not in makers:
             continue
         eqn = makers[atom]
-        source = source_of(eqn.source_info)
-        library = source is not None and source.library
+        library = is_library(eqn)
         if single and (library or eqn.primitive.name in _SUMS):
             yield eqn
         elif not library and (eqn.primitive.name in _PASSED or (single and _scales(eqn, read))):

@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr
 from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
-from bbvi.blankets.jaxpr.lines import line_of
+from bbvi.blankets.jaxpr.lines import frames_of, line_of
 from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_sizes
 from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
@@ -147,7 +147,7 @@ def _frames(where: Calls) -> Iterator[Any]:
     A compiled function was traced where it was first called: what lies outside of it is that of its call here.
     """
     for place in where:
-        frames = [] if place.source.traceback is None else list(place.source.traceback.frames)
+        frames = frames_of(place.source)
         if place.function is not None:
             own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(place.function)]
             ends = [i for i, frame in enumerate(frames) if frame.file_name.endswith("pjit.py")]

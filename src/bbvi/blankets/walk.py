@@ -113,11 +113,10 @@ class Walk:
             return None
         if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
             return None
-        if name == "reduce_sum" or name in REARRANGED:
-            return _through(piece, eqn.invars[0], _axes_before(eqn))
         if name == "broadcast_in_dim":
-            repeated = out.size / max(1, eqn.invars[0].aval.size)
-            return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
+            piece = piece._replace(number=piece.number * (out.size / max(1, eqn.invars[0].aval.size)))
+        if name in ("reduce_sum", "broadcast_in_dim") or name in REARRANGED:
+            return _through(piece, eqn.invars[0], _axes_before(eqn))
         if name in ADDITIONS:
             return self._added(eqn, piece)
         if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
@@ -128,7 +127,7 @@ class Walk:
 
     def _added(self, eqn: Any, piece: Term) -> list[Term] | None:
         name, out = eqn.primitive.name, eqn.outvars[0].aval
-        if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
+        if any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
             return None
         if name != "neg" and out.shape != () and self._is_one_density(eqn):
             return None

@@ -25,7 +25,7 @@ from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
 from bbvi.blankets.jaxpr.lines import frames_of, line_of
-from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_sizes
+from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts
 from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
@@ -210,7 +210,6 @@ def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
 @_structural(jax.lax.scan_p)
 def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A loop: what is carried reads what any step made it read."""
-    num_consts, num_carry = scan_sizes(eqn)
 
     def step(cells: list[Cell]) -> list[Cell]:
         return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
@@ -222,7 +221,8 @@ def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
         return both._replace(formula=old.formula, range=range_)
 
     cells, made = through_carry(eqn, _as_variables(cells, eqn.params["jaxpr"].jaxpr.invars), step, join)
-    return _as_variables([*cells[num_consts : num_consts + num_carry], *made[num_carry:]], eqn.outvars)
+    _, carry, _ = scan_parts(eqn, cells)
+    return _as_variables([*carry, *made[len(carry) :]], eqn.outvars)
 
 
 def _as_variables(cells: list[Cell], variables: list[Any]) -> list[Cell]:

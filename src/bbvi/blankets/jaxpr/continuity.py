@@ -236,13 +236,12 @@ def _surely_below(one: Interval, other: Interval, strictly: bool) -> bool:
 @rule("and or not xor reduce_and reduce_or")
 def _logic(eqn: Any, *cells: Cell) -> Found:
     name, known = eqn.primitive.name, [cell.decided for cell in cells]
-    if name == "not" and known[0] is not None:
-        return Found(decided=not known[0])
-    if name == "and" and (False in known or known == [True, True]):
-        return Found(decided=False not in known)
-    if name == "or" and (True in known or known == [False, False]):
-        return Found(decided=True in known)
-    return Found(decided=known[0] if name.startswith("reduce") else None)
+    one_decides = {"and": False, "or": True}.get(name)
+    if one_decides in known:
+        return Found(decided=one_decides)
+    if None in known or name == "xor":
+        return Found()
+    return Found(decided=not known[0] if name == "not" else known[0])
 
 
 @rule("sort top_k", ALL)

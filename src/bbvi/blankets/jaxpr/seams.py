@@ -33,9 +33,8 @@ class Formula:
     ):
         self.aval, self.eqn, self.parts, self.value, self.range = aval, eqn, parts, value, range_
         self.depth: int = 1 + max((part.depth for part in parts), default=0)
-        self.variables: frozenset[Formula] = frozenset().union(*(part.variables for part in parts))
-        if eqn is None and value is None:
-            self.variables = frozenset([self])
+        own = [self] if eqn is None and value is None else []
+        self.variables: frozenset[Formula] = frozenset(own).union(*(part.variables for part in parts))
 
     def at(self, assignment: Assignment) -> Any:
         """Evaluate it, with what was evaluated before kept in the assignment."""

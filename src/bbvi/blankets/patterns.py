@@ -200,8 +200,3 @@ def _shifted(term, factor, term_shape, factor_shape) -> Shifted | None:
         if len(shifts) <= _LONGEST_LIST and pattern.pairs().nnz == by.shape[1]:
             return pattern
     return None
-
-
-def whole(term_shape: Shape, factor_shape: Shape) -> Reduction:
-    """Make the pattern in which every element of the term reads every factor of q."""
-    return Reduction(term_shape, factor_shape, (None,) * len(factor_shape))

@@ -131,9 +131,8 @@ def _inside_one(eqn: Any, cell: Cell) -> Found:
 
 @rule("lgamma digamma polygamma zeta", ALL)
 def _gamma(eqn: Any, *cells: Cell) -> Found:
-    if any(cell.range.may_be_below(0, True) for cell in cells if cell.inputs):
-        return Found(why=f"{primitive_name(eqn)} of what may not be positive")
-    return Found()
+    positive = not any(cell.range.may_be_below(0, True) for cell in cells if cell.inputs)
+    return Found(why=None if positive else f"{primitive_name(eqn)} of what may not be positive")
 
 
 @rule("igamma igammac regularized_incomplete_beta random_gamma_grad igamma_grad_a", ALL)

@@ -65,3 +65,8 @@ def test_likelihoods_of_rows_whose_data_are_not_known_are_continuous(name):
     )  # fmt: skip
     problem, data, groups = bind(model, {"x": jnp.ones((4, 3)), "y": jnp.arange(4.0)})
     assert smooth_latents(analyse(problem, data, groups)) == {"w"}
+
+
+def test_what_is_put_into_an_array_of_integers_counts():
+    step = lambda z: jnp.where(z > jnp.zeros(3, int).at[0].set(2), 1.0, 0.0)  # noqa: E731
+    assert jump_of(step, Interval(0.0, low_open=True)) is not None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Literal
 
-from bbvi.blankets.jaxpr.lines import line_of, source_of
+from bbvi.blankets.jaxpr.lines import is_library, line_of
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, COPIES
 from bbvi.blankets.jaxpr.run import reached
 from bbvi.blankets.trace import Trace
@@ -29,19 +29,15 @@ def refuse_forgotten_sums(trace: Trace) -> None:
         size = int(np.prod(out.aval.shape))
         for eqn in _added(out, makers, read, size):
             if any(v in read for v in eqn.outvars):
-                inputs = [
-                    n for n, v in zip(trace.names, jaxpr.invars, strict=False) if eqn.outvars[0] in reached(jaxpr, [v])
-                ]
+                latents, line = zip(trace.names, jaxpr.invars, strict=False), line_of(eqn.source_info)
+                inputs = [repr(latent) for latent, v in latents if eqn.outvars[0] in reached(jaxpr, [v])]
+                at = f" ({line})" if line else ""
                 raise ValueError(
-                    f"{name} is an array of shape {out.aval.shape}, and a single number that reads {', '.join(map(repr, inputs))}"
-                    f"{_at(line_of(eqn.source_info))} is added to each of its elements: log p would count it {size} times. Sum the array "
+                    f"{name} is an array of shape {out.aval.shape}, and a single number that reads {', '.join(inputs)}"
+                    f"{at} is added to each of its elements: log p would count it {size} times. Sum the array "
                     "before you add to it, for example .log_prob(w).sum(), or return the parts as a dict of terms. If it is "
                     "meant to count so often, return the sum of the whole"
                 )
-
-
-def _at(line: str) -> str:
-    return f" ({line})" if line else ""
 
 
 def _added(out: Any, makers: dict[Any, Any], read: set[Any], size: int) -> Iterator[Any]:
@@ -52,8 +48,7 @@ def _added(out: Any, makers: dict[Any, Any], read: set[Any], size: int) -> Itera
         if isinstance(atom, Literal) or atom not in makers:
             continue
         eqn = makers[atom]
-        source = source_of(eqn.source_info)
-        library = source is not None and source.library
+        library = is_library(eqn)
         if single and (library or eqn.primitive.name in _SUMS):
             yield eqn
         elif not library and (eqn.primitive.name in _PASSED or (single and _scales(eqn, read))):

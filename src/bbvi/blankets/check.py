@@ -28,7 +28,8 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     def padded_otherwise(z: Any, other: Any, groups: Cohort, group: Array) -> tuple[Any, Any, Any]:
         """Return a group's row, other padded latents, and the row with other padded data."""
         row, own = groups.take(group), groups.lengths(group)
-        mixed = {name: _beyond_length(problem, name, z[name], other[name], own) for name in z}
+        keep = {name: problem.locals[name].mask(problem.lengths, own) for name in z}
+        mixed = {name: jnp.where(_along(keep[name], value), value, other[name]) for name, value in z.items()}
         return row, mixed, _other_padding(groups, row, own)
 
     otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
@@ -133,17 +134,16 @@ def _check_moves(terms: Terms, scope: Scope, moves: list[tuple[str, np.ndarray]]
                 )
 
 
-def _beyond_length(problem: Problem, name: str, value: Any, other: Any, own: dict[str, Any]) -> Any:
-    """`value` where the group is, `other` where its padding is."""
-    keep = problem.locals[name].mask(problem.lengths, own)
-    return jnp.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, other)
+def _along(keep: Array, value: Array) -> Array:
+    """Repeat a mask over the last axes of a value."""
+    return keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim))
 
 
 def _other_padding(groups: Cohort, row: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     moved = dict(row)
     for name, axis in groups.axes.items():
         value = row[name]
-        keep = (jnp.arange(value.shape[0]) < own[axis]).reshape(-1, *[1] * (value.ndim - 1))
+        keep = _along(jnp.arange(value.shape[0]) < own[axis], value)
         other = ~value if value.dtype == bool else value + jnp.ones((), value.dtype)
         moved[name] = jnp.where(keep, value, other)
     return moved

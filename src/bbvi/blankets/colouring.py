@@ -111,13 +111,9 @@ def local_reads(scope: Scope) -> sparse.csr_array:
 
 def by_latent(problem: Problem, names: Iterable[str], colours: np.ndarray) -> Colours:
     """Split the colours by latent, each in the shape of its factors of q."""
-    out, offset = {}, 0
-    for name in names:
-        shape = problem.shape(name)
-        size = int(np.prod(shape))
-        out[name] = colours[offset : offset + size].reshape(shape)
-        offset += size
-    return out
+    shapes = {name: problem.shape(name) for name in names}
+    parts = np.split(colours, np.cumsum([int(np.prod(shape)) for shape in shapes.values()]))
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=False)}
 
 
 def cut(colours: Colours, scope: Scope) -> Colours:

@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.jaxpr.run import run
-from bbvi.blankets.patterns import Reduction, pairs_of, recognise
+from bbvi.blankets.patterns import Reduction, Shape, pairs_of, recognise
 from bbvi.blankets.rules.indexing import LookUp
 from bbvi.blankets.trace import is_array
 
@@ -59,7 +59,7 @@ class Rows(AbstractLookedUp):
     number: int
     reduction: Reduction
     num_axes: int
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: Shape = eqx.field(static=True)
     row_size: int = eqx.field(static=True)
 
     def _targets(self, ids: Array) -> Int[Array, " rows"]:
@@ -80,8 +80,8 @@ class Rows(AbstractLookedUp):
         row, inner = np.divmod(position, self.row_size)
         target = np.asarray(self._targets(indices[self.number])).ravel()[row]
         real = target < self.factor_shape[0]
-        sizes = int(np.prod(self.reduction.term_shape)), int(np.prod(self.factor_shape))
-        return pairs_of(element[real], (target * self.row_size + inner)[real], sizes)
+        column = (target * self.row_size + inner)[real]
+        return pairs_of(element[real], column, self.reduction.term_shape, self.factor_shape)
 
 
 class Pairs(AbstractLookedUp):
@@ -92,7 +92,7 @@ class Pairs(AbstractLookedUp):
     operand_targets: list[np.ndarray | None]
     may_repeat: bool = eqx.field(static=True)
     term_size: int = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: Shape = eqx.field(static=True)
 
     def _targets(self, indices: list[Array]) -> Int[Array, " pairs"]:
         """The factor of q that each pair is about, beyond the last one if there is none."""
@@ -122,18 +122,12 @@ class Pairs(AbstractLookedUp):
 
     def pairs(self, indices):
         targets = np.asarray(self._targets(indices))
-        num = int(np.prod(self.factor_shape))
-        real = targets < num
-        return pairs_of(self.elements[real], targets[real], (self.term_size, num))
+        real = targets < int(np.prod(self.factor_shape))
+        return pairs_of(self.elements[real], targets[real], (self.term_size,), self.factor_shape)
 
 
 def looked_up(
-    term_shape: tuple[int, ...],
-    pairs: sparse.csr_array,
-    look_ups: Sequence[LookUp],
-    leaf: int,
-    factor_shape: tuple[int, ...],
-    event: int,
+    term_shape: Shape, pairs: sparse.csr_array, look_ups: Sequence[LookUp], leaf: int, factor_shape: Shape, event: int
 ) -> AbstractLookedUp | None:
     """Find how the factors of one latent that the data choose get their sums from one term; None if it reads none.
 
@@ -146,9 +140,9 @@ def looked_up(
         return None
     if len(read) == 1 and event == 1:
         number, item = read[0]
-        rows = _as_rows(term_shape, blocks[number], number, item, leaf, factor_shape)
-        if rows is not None:
-            return rows
+        if (reduction := _by_rows(term_shape, blocks[number], item, leaf, factor_shape)) is not None:
+            num_axes = len(item.shape) - len(factor_shape) + 1
+            return Rows(number, reduction, num_axes, factor_shape, int(np.prod(factor_shape[1:])))
     elements, positions, offset = [], [], 0
     operand_targets: list[np.ndarray | None] = [None] * len(look_ups)
     for number, item in read:
@@ -163,23 +157,16 @@ def looked_up(
     return Pairs(element, np.concatenate(positions), operand_targets, may_repeat, pairs.shape[0], factor_shape)
 
 
-def _as_rows(
-    term_shape: tuple[int, ...],
-    block: sparse.csr_array,
-    number: int,
-    item: LookUp,
-    leaf: int,
-    factor_shape: tuple[int, ...],
-) -> Rows | None:
-    target = item.targets[leaf]
-    operand = item.eqn.invars[0].aval.shape
+def _by_rows(
+    term_shape: Shape, block: sparse.csr_array, item: LookUp, leaf: int, factor_shape: Shape
+) -> Reduction | None:
+    """Find how whole rows of a latent that are looked up are read, each term element by one of them; None if otherwise."""
+    target, operand = item.targets[leaf], item.eqn.invars[0].aval.shape
     if not item.rows or operand != factor_shape or not np.array_equal(target, np.arange(len(target))):
         return None
     pattern = recognise(block, term_shape, item.shape)
-    num_axes = len(item.shape) - len(operand) + 1
-    # a term element that reads several rows could read one of them twice
-    if not isinstance(pattern, Reduction) or any(
-        axis is None and size > 1 for axis, size in zip(pattern.matched[:num_axes], item.shape, strict=False)
-    ):
+    if not isinstance(pattern, Reduction):
         return None
-    return Rows(number, pattern, num_axes, factor_shape, int(np.prod(operand[1:])))
+    # a term element that reads several rows could read one of them twice
+    by_row = zip(pattern.matched[: len(item.shape) - len(operand) + 1], item.shape, strict=False)
+    return None if any(axis is None and size > 1 for axis, size in by_row) else pattern

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from bbvi.blankets.jaxpr.inline import Rewrite, retrace
-from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.primitives import scan_parts
 from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.run import reached, run, scan_like
 from bbvi.blankets.walk import Term, Walk, computed
@@ -41,16 +41,15 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
 
     `which` is a number or an array that is only ever added to, or one number for each step. None if it is neither.
     """
-    num_consts, num_carry = scan_sizes(eqn)
     body = retrace(eqn.params["jaxpr"], {})
-    out = body.jaxpr.outvars[which]
-    is_carry = which < num_carry
+    out, (_, carry, _) = body.jaxpr.outvars[which], scan_parts(eqn, body.jaxpr.invars)
+    is_carry = which < len(carry)
     is_float = not isinstance(out, Literal) and out.aval.dtype in (jnp.float32, jnp.float64)
     if not is_float or (out.aval.shape != () and not is_carry):
         return None
     summands = Walk(body.jaxpr, body.jaxpr.invars, elementwise=out.aval.shape != ()).pieces(out)
     if is_carry:
-        held = body.jaxpr.invars[num_consts + which]
+        held = carry[which]
         entered = reached(body.jaxpr, [held])
         own = [s for s in summands if s.atoms == [held]]
         summands = [s for s in summands if s.atoms != [held]]
@@ -64,13 +63,8 @@ def open_scan(eqn: Any, which: int) -> Rewrite | None:
 
 
 def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summands: list[Term]) -> list[Any]:
-    num_consts, num_carry = scan_sizes(eqn)
-    consts, carry, xs = (
-        inputs[:num_consts],
-        inputs[num_consts : num_consts + num_carry],
-        inputs[num_consts + num_carry :],
-    )
-    is_carry, aval = which < num_carry, body.jaxpr.outvars[which].aval
+    consts, carry, xs = scan_parts(eqn, inputs)
+    is_carry, aval = which < len(carry), body.jaxpr.outvars[which].aval
     absent = jnp.zeros(aval.shape, aval.dtype)
     others = [v for k, v in enumerate(body.jaxpr.outvars) if k != which]
     outputs = [*others, *(atom for summand in summands for atom in summand.atoms)]
@@ -82,7 +76,7 @@ def _run_open(eqn: Any, inputs: list[Any], body: ClosedJaxpr, which: int, summan
         return made[: len(held)], (made[len(held) : len(others)], terms)
 
     init = [jnp.asarray(value) for k, value in enumerate(carry) if k != which]
-    final, (rest, terms) = scan_like(eqn, step, init, list(xs))
+    final, (rest, terms) = scan_like(eqn, step, init, xs)
     # a carry is summed over the steps too, what is stacked is one number for each of them
     sums = [jnp.sum(t, axis=tuple(range(0 if is_carry else 1, t.ndim - aval.ndim))) for t in terms]
     total = carry[which] + sum(sums, absent) if is_carry else sum(sums, jnp.zeros(eqn.params["length"], aval.dtype))

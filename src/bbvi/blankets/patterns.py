@@ -4,6 +4,7 @@ Arrays here have samples on the last axis.
 """
 
 import itertools
+import math
 from abc import abstractmethod
 
 import equinox as eqx
@@ -13,10 +14,14 @@ import numpy as np
 import scipy.sparse as sparse
 from jaxtyping import Array, Float
 
+Shape = tuple[int, ...]
 
-def pairs_of(rows: np.ndarray, columns: np.ndarray, sizes: tuple[int, int]) -> sparse.csr_array:
+
+def pairs_of(rows: np.ndarray, columns: np.ndarray, term_shape: Shape, factor_shape: Shape) -> sparse.csr_array:
     """Write pairs of a term element and a factor of q as a boolean matrix."""
-    return sparse.csr_array((np.ones(len(rows), bool), (rows, columns)), sizes)
+    return sparse.csr_array(
+        (np.ones(len(rows), bool), (rows, columns)), (math.prod(term_shape), math.prod(factor_shape))
+    )
 
 
 class AbstractPattern(eqx.Module):
@@ -34,8 +39,8 @@ class AbstractPattern(eqx.Module):
 class Reduction(AbstractPattern):
     """Factor axis k is matched with term axis `matched[k]`, or with none; unmatched term axes are summed."""
 
-    term_shape: tuple[int, ...] = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    term_shape: Shape = eqx.field(static=True)
+    factor_shape: Shape = eqx.field(static=True)
     matched: tuple[int | None, ...] = eqx.field(static=True)
 
     @property
@@ -53,17 +58,13 @@ class Reduction(AbstractPattern):
         shape = [1 if axis is None else self.term_shape[axis] for axis in self.matched]
         return total.reshape([*shape, total.shape[-1]])
 
-    def readers(self, chosen: np.ndarray) -> np.ndarray:
-        """Mark the elements of the term, flattened, that read any of the chosen factors of q; without all the pairs."""
-        return np.broadcast_to(self._by_term(chosen).any(-1), self.term_shape).ravel()
-
     def pairs(self):
-        sizes = int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))
-        numbers = self._by_term(np.arange(sizes[1]))
+        numbers = self.by_term(np.arange(math.prod(self.factor_shape)))
         read = np.broadcast_to(numbers, (*self.term_shape, numbers.shape[-1])).ravel()
-        return pairs_of(np.repeat(np.arange(sizes[0]), numbers.shape[-1]), read, sizes)
+        elements = np.repeat(np.arange(math.prod(self.term_shape)), numbers.shape[-1])
+        return pairs_of(elements, read, self.term_shape, self.factor_shape)
 
-    def _by_term(self, of_factors: np.ndarray) -> np.ndarray:
+    def by_term(self, of_factors: np.ndarray) -> np.ndarray:
         """Arrange what is given for each factor of q by the term's axes, 1 long where it is summed; unmatched axes last."""
         order = sorted(range(len(self.matched)), key=lambda k: (self.matched[k] is None, self.matched[k] or 0))
         shape = [size if axis in self.matched else 1 for axis, size in enumerate(self.term_shape)]
@@ -77,9 +78,9 @@ class Shifted(AbstractPattern):
     Factor axis k goes with term axis `matched[k]`; other term axes are summed.
     """
 
-    term_shape: tuple[int, ...] = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
-    matched: tuple[int, ...] = eqx.field(static=True)
+    term_shape: Shape = eqx.field(static=True)
+    factor_shape: Shape = eqx.field(static=True)
+    matched: Shape = eqx.field(static=True)
     shifts: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     def sum(self, term):
@@ -100,8 +101,7 @@ class Shifted(AbstractPattern):
             inside = np.all([(a >= 0) & (a < size) for a, size in zip(at, self.factor_shape, strict=True)], axis=0)
             rows.append(np.flatnonzero(inside))
             columns.append(np.ravel_multi_index([a[inside] for a in at], self.factor_shape))
-        sizes = int(np.prod(self.term_shape)), int(np.prod(self.factor_shape))
-        return pairs_of(np.concatenate(rows), np.concatenate(columns), sizes)
+        return pairs_of(np.concatenate(rows), np.concatenate(columns), self.term_shape, self.factor_shape)
 
 
 class Listed(AbstractPattern):
@@ -109,7 +109,7 @@ class Listed(AbstractPattern):
 
     lists: np.ndarray
     term_size: int = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: Shape = eqx.field(static=True)
 
     def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
@@ -121,7 +121,7 @@ class Listed(AbstractPattern):
 
     def pairs(self):
         columns, slots = np.nonzero(self.lists < self.term_size)
-        return pairs_of(self.lists[columns, slots], columns, (self.term_size, len(self.lists)))
+        return pairs_of(self.lists[columns, slots], columns, (self.term_size,), self.factor_shape)
 
 
 class Scattered(AbstractPattern):
@@ -130,7 +130,7 @@ class Scattered(AbstractPattern):
     rows: np.ndarray
     columns: np.ndarray
     term_size: int = eqx.field(static=True)
-    factor_shape: tuple[int, ...] = eqx.field(static=True)
+    factor_shape: Shape = eqx.field(static=True)
 
     def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
@@ -139,13 +139,13 @@ class Scattered(AbstractPattern):
         return total.reshape(*self.factor_shape, term.shape[-1])
 
     def pairs(self):
-        return pairs_of(self.rows, self.columns, (self.term_size, int(np.prod(self.factor_shape))))
+        return pairs_of(self.rows, self.columns, (self.term_size,), self.factor_shape)
 
 
 def readers(pattern: AbstractPattern, chosen: np.ndarray) -> np.ndarray:
     """Mark the elements of the term, flattened, that read any of the chosen factors of q, a mask over all of them."""
-    if isinstance(pattern, Reduction):
-        return pattern.readers(chosen)
+    if isinstance(pattern, Reduction):  # without all the pairs
+        return np.broadcast_to(pattern.by_term(chosen).any(-1), pattern.term_shape).ravel()
     return pattern.pairs()[:, chosen.ravel()].sum(1) > 0
 
 
@@ -153,7 +153,7 @@ _LONGEST_LIST = 8
 _FARTHEST = 64
 
 
-def recognise(pairs: sparse.csr_array, term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> AbstractPattern:
+def recognise(pairs: sparse.csr_array, term_shape: Shape, factor_shape: Shape) -> AbstractPattern:
     """Choose the cheapest pattern that is exactly these (term element, factor of q) pairs."""
     rows, columns = pairs.nonzero()
     order = np.lexsort((rows, columns))
@@ -200,8 +200,3 @@ def _shifted(term, factor, term_shape, factor_shape) -> Shifted | None:
         if len(shifts) <= _LONGEST_LIST and pattern.pairs().nnz == by.shape[1]:
             return pattern
     return None
-
-
-def whole(term_shape: tuple[int, ...], factor_shape: tuple[int, ...]) -> Reduction:
-    """Make the pattern in which every element of the term reads every factor of q."""
-    return Reduction(term_shape, factor_shape, (None,) * len(factor_shape))

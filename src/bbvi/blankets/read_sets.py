@@ -130,19 +130,21 @@ def mix(mask: np.ndarray, one: Reads, other: Reads) -> Reads:
     return ReadSets(np.where(mask, left, right), sets)
 
 
-def empty(part: Reads) -> np.ndarray | bool:
+def _counts(part: Reads) -> np.ndarray:
+    """Count what each element reads."""
+    return np.zeros((), int) if part is None else np.diff(part.sets.indptr)[part.ids]
+
+
+def empty(part: Reads) -> np.ndarray:
     """Mark the elements that read nothing."""
-    return True if part is None else np.diff(part.sets.indptr)[part.ids] == 0
+    return np.asarray(_counts(part) == 0)
 
 
 def covers(part: Reads, other: Reads) -> bool:
     """Tell whether each element of `part` reads at least what that of `other` does."""
     if other is None or other.ids.size == 0:
         return True
-    if part is None:
-        return bool(np.all(empty(other)))
-    both = _pair(part, other)
-    return bool(np.all(np.diff(both.sets.indptr)[both.ids] == np.diff(part.sets.indptr)[part.ids]))
+    return bool(np.all(_counts(union([part, other])) == _counts(part)))
 
 
 def matrix(part: Reads, size: int, width: int) -> sparse.csr_array:
@@ -154,7 +156,7 @@ def matrix(part: Reads, size: int, width: int) -> sparse.csr_array:
 
 def num_pairs(part: Reads) -> int:
     """Count the (element, latent) pairs."""
-    return 0 if part is None else int(np.diff(part.sets.indptr)[part.ids].sum())
+    return int(_counts(part).sum())
 
 
 def widen(sets: sparse.csr_array, width: int) -> sparse.csr_array:

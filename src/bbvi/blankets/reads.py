@@ -146,10 +146,8 @@ class Interpreter:
     ) -> list[Reads]:
         """Find what a trace inside reads, called with these variables."""
         values = [self._value(atom) if np.any(empty(r)) else None for atom, r in zip(atoms, ins, strict=True)]
-        return self.nested_with(inner, ins, values, look_ups)
-
-    def nested_with(
-        self, inner: ClosedJaxpr, ins: list[Reads], values: list[Any], look_ups: indexing.LookUps | None = None
-    ) -> list[Reads]:
-        """The same with the inputs' values, where they are known."""
         return Interpreter(look_ups, self.lost).run(inner, ins, values)
+
+    def fresh(self) -> "Interpreter":
+        """Return an interpreter for a trace inside, which notes here what is lost."""
+        return Interpreter(lost=self.lost)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, UInt32
 from bbvi.blankets.broadcast import refuse_forgotten_sums
 from bbvi.blankets.jaxpr.run import all_consts
 from bbvi.blankets.look_ups import AbstractLookedUp, chosen_elements, looked_up
-from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise, whole
+from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import SplitTerms
@@ -213,7 +213,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
                 # read directly and by a look-up: no element may be counted twice, so each counts for all
                 if chosen:
                     lost.append(Lost(terms.lines[term], f"{name!r} is read by an index in the data and otherwise too"))
-                patterns.setdefault(name, {})[term] = whole(shape, factor_shape)
+                patterns.setdefault(name, {})[term] = Reduction(shape, factor_shape, (None,) * len(factor_shape))
             elif direct.nnz:
                 patterns.setdefault(name, {})[term] = recognise(direct, shape, factor_shape)
     function = AtSamples(found.closed, trace.names, list(shapes), fast_lgamma=fast_lgamma)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from bbvi.blankets.jaxpr.lines import source_of
+from bbvi.blankets.jaxpr.lines import is_library
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
@@ -113,11 +113,10 @@ class Walk:
             return None
         if name == "convert_element_type" and not _is_exact(eqn.invars[0].aval, out):
             return None
-        if name == "reduce_sum" or name in REARRANGED:
-            return _through(piece, eqn.invars[0], _axes_before(eqn))
         if name == "broadcast_in_dim":
-            repeated = out.size / max(1, eqn.invars[0].aval.size)
-            return _through(piece._replace(number=piece.number * repeated), eqn.invars[0], _axes_before(eqn))
+            piece = piece._replace(number=piece.number * (out.size / max(1, eqn.invars[0].aval.size)))
+        if name in ("reduce_sum", "broadcast_in_dim") or name in REARRANGED:
+            return _through(piece, eqn.invars[0], _axes_before(eqn))
         if name in ADDITIONS:
             return self._added(eqn, piece)
         if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
@@ -128,7 +127,7 @@ class Walk:
 
     def _added(self, eqn: Any, piece: Term) -> list[Term] | None:
         name, out = eqn.primitive.name, eqn.outvars[0].aval
-        if piece.by and any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
+        if any(b.axes for b in piece.by) and any(a.aval.shape != out.shape for a in eqn.invars):
             return None
         if name != "neg" and out.shape != () and self._is_one_density(eqn):
             return None
@@ -149,16 +148,16 @@ class Walk:
         if not left or not right:
             return False
         nested = left <= right or right <= left
-        return _is_library(eqn) or (nested and not all(self._is_density(a) for a in eqn.invars))
+        return is_library(eqn) or (nested and not all(self._is_density(a) for a in eqn.invars))
 
     def _is_density(self, atom: Any) -> bool:
         """Whether this array is what a library's density returned."""
         eqn = self.maker(atom)
         while eqn is not None and eqn.primitive.name in (*REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
-            if _is_library(eqn):
+            if is_library(eqn):
                 return True
             eqn = self.maker(eqn.invars[0])
-        return eqn is not None and _is_library(eqn)
+        return eqn is not None and is_library(eqn)
 
     def _scaled(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
@@ -263,11 +262,6 @@ def _under(b: By, value: Any, other: Any) -> Any:
     if b.kind == "div":
         return value / other
     return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
-
-
-def _is_library(eqn: Any) -> bool:
-    source = source_of(eqn.source_info)
-    return source is not None and source.library
 
 
 def is_real(aval: Any) -> bool:

@@ -5,13 +5,13 @@ be, or says why the result may jump. What has no rule is not known to be continu
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.blankets.jaxpr.intervals import REALS, UNIT, Interval
+from bbvi.blankets.jaxpr.intervals import NO_NUMBERS, REALS, UNIT, Interval
 from bbvi.blankets.jaxpr.primitives import COPIES, JOINS, MOVES
 from bbvi.blankets.jaxpr.seams import Formula
 
@@ -66,15 +66,23 @@ class Found(NamedTuple):
     fixed: bool = False
 
 
-Rule = Callable[[Any, list[Cell]], Any]
+#: called with an equation and the cells of its arguments; it returns what it found of all results, or a list of each
+Rule = Callable[..., Found | list[Found]]
 RULES: dict[str, Rule] = {}
 
 
-def rule(names: str) -> Callable[[Rule], Rule]:
-    """Register a function as the rule of the primitives with these names."""
+def rule(names: str, absorbed: Iterable[str] = ()) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of the primitives with these names.
+
+    `absorbed` are the infinities of an argument that they may make finite: those make a jump.
+    """
 
     def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names.split(), function))
+        def guarded(eqn: Any, *cells: Cell) -> Found | list[Found]:
+            absorbing = any(cell.infinite.intersection(absorbed) for cell in cells)
+            return absorbs(eqn) if absorbing else function(eqn, *cells)
+
+        RULES.update(dict.fromkeys(names.split(), guarded))
         return function
 
     return register
@@ -88,7 +96,7 @@ def _swapped(kinds: Kinds) -> Kinds:
     return frozenset(_SWAPPED[kind] for kind in kinds)
 
 
-def any_infinite(cells: list[Cell]) -> Kinds:
+def any_infinite(*cells: Cell) -> Kinds:
     """Return all kinds if an argument may be infinite: its sign, and whether it meets another one, is not followed."""
     return ALL if any(cell.infinite for cell in cells) else NONE
 
@@ -105,122 +113,102 @@ def is_real(atom: Any) -> bool:
     return not jnp.issubdtype(atom.aval.dtype, jnp.complexfloating)
 
 
-# ---- moves and sums ---------------------------------------------------------------------------------------------------
+def joined(cells: Sequence[Cell]) -> Cell:
+    """Return the cell of a value that is one of these."""
+    return Cell(
+        frozenset().union(*(cell.inputs for cell in cells)),
+        next((cell.jump for cell in cells if cell.jump is not None), None),
+        functools.reduce(Interval.union, (cell.range for cell in cells), NO_NUMBERS),
+        frozenset().union(*(cell.infinite for cell in cells)),
+        frozenset().union(*(cell.constant for cell in cells)),
+    )
+
+
+# ---- sums, and operations that jump or may be infinite wherever they are -------------------------------------------------
+
+_IN_ONE_LINE: dict[str, Rule] = {
+    "add add_any": lambda eqn, one, other: Found(one.range + other.range),
+    "sub": lambda eqn, one, other: Found(one.range + -other.range, one.infinite | _swapped(other.infinite)),
+    "neg": lambda eqn, cell: Found(-cell.range, _swapped(cell.infinite)),
+    "reduce_sum cumsum reduce_window_sum": lambda eqn, cell: Found(cell.range.total()),
+    "iota": lambda eqn: Found(Interval(0.0, max(0.0, eqn.params["shape"][eqn.params["dimension"]] - 1.0))),
+    "real imag conj complex fft": lambda eqn, *cells: Found(infinite=any_infinite(*cells)),
+    "cholesky": lambda eqn, cell: Found(infinite=any_infinite(cell) | {"nan"}),
+    # infinite where the matrix is singular: noticed unless something follows that makes it finite
+    "triangular_solve custom_linear_solve tridiagonal_solve": lambda eqn, *cells: Found(infinite=ALL),
+    "floor ceil round rem nextafter stop_gradient reduce_precision bitcast_convert_type argmax argmin": (
+        lambda eqn, *cells: Found(why=primitive_name(eqn))
+    ),
+}
+for _names, _function in _IN_ONE_LINE.items():
+    rule(_names)(_function)
+
+
+# ---- moves and products -----------------------------------------------------------------------------------------------
 
 
 @rule(" ".join(MOVES | JOINS | COPIES) + " name optimization_barrier sharding_constraint device_put pvary")
-def _moved(eqn: Any, cells: list[Cell]) -> Found:
-    ranges, decided = [cell.range for cell in cells], {cell.decided for cell in cells}
+def _moved(eqn: Any, *cells: Cell) -> Found:
+    range_, decided = joined(cells).range, {cell.decided for cell in cells}
     if eqn.primitive.name == "slice" and cells[0].columns is not None:
         ends, steps = (eqn.params[name] for name in ("limit_indices", "strides"))
-        ranges = list(cells[0].columns[eqn.params["start_indices"][-1] : ends[-1] : steps[-1] if steps else 1])
-    range_ = functools.reduce(Interval.union, ranges)
+        columns = cells[0].columns[eqn.params["start_indices"][-1] : ends[-1] : steps[-1] if steps else 1]
+        range_ = functools.reduce(Interval.union, columns)
     return Found(range_, decided=decided.pop() if len(decided) == 1 else None)
 
 
 @rule("gather dynamic_slice")
-def _taken(eqn: Any, cells: list[Cell]) -> Found:
-    if any(cell.inputs for cell in cells[1:]):
+def _taken(eqn: Any, operand: Cell, *indices: Cell) -> Found:
+    if any(cell.inputs for cell in indices):
         return Found(why=f"an index ({primitive_name(eqn)})")
-    return Found(cells[0].range)
+    return Found(operand.range)
 
 
 @rule("dynamic_update_slice scatter scatter-add scatter-sub scatter-mul")
-def _put(eqn: Any, cells: list[Cell]) -> Found:
-    into, *others = cells
-    indices = [cell for cell, atom in zip(cells, eqn.invars, strict=True) if not is_float(atom)]
+def _put(eqn: Any, into: Cell, *others: Cell) -> Found:
+    update, *indices = others if eqn.primitive.name == "dynamic_update_slice" else others[::-1]
     if any(cell.inputs for cell in indices):
         return Found(why=f"an index ({primitive_name(eqn)})")
-    values = [into, *(cell for cell in others if cell not in indices)]
+    values = [into, update]
     if eqn.primitive.name in ("scatter", "dynamic_update_slice"):
-        return Found(_moved(eqn, values).range)
-    return Found(infinite=any_infinite(values))
+        return Found(joined(values).range)
+    return Found(infinite=any_infinite(*values))
 
 
-@rule("add add_any")
-def _add(eqn: Any, cells: list[Cell]) -> Found:
-    one, other = cells
-    return Found(one.range + other.range)
-
-
-@rule("sub")
-def _sub(eqn: Any, cells: list[Cell]) -> Found:
-    one, other = cells
-    return Found(one.range + -other.range, one.infinite | _swapped(other.infinite))
-
-
-@rule("neg")
-def _neg(eqn: Any, cells: list[Cell]) -> Found:
-    return Found(-cells[0].range, _swapped(cells[0].infinite))
-
-
-@rule("mul")
-def _mul(eqn: Any, cells: list[Cell]) -> Found:
-    one, other = cells
-    if eqn.invars[0] is eqn.invars[1]:
-        return Found(square(one.range), any_infinite(cells))
-    return Found(one.range * other.range, any_infinite(cells))
-
-
-def square(range_: Interval) -> Interval:
-    return range_.magnitude() * range_.magnitude()
-
-
-@rule("reduce_sum cumsum reduce_window_sum")
-def _sum(eqn: Any, cells: list[Cell]) -> Found:
-    return Found(cells[0].range.total())
-
-
-@rule("dot_general conv_general_dilated")
-def _dot(eqn: Any, cells: list[Cell]) -> Found:
-    one, other = cells
-    same = eqn.invars[0] is eqn.invars[1] and len(eqn.outvars[0].aval.shape) == 0
-    return Found(square(one.range).total() if same else (one.range * other.range).total(), any_infinite(cells))
+@rule("mul dot_general conv_general_dilated")
+def _product(eqn: Any, one: Cell, other: Cell) -> Found:
+    is_sum = eqn.primitive.name != "mul"
+    is_square = eqn.invars[0] is eqn.invars[1] and not (is_sum and eqn.outvars[0].aval.shape)
+    range_ = one.range.magnitude() * one.range.magnitude() if is_square else one.range * other.range
+    return Found(range_.total() if is_sum else range_, any_infinite(one, other))
 
 
 @rule("reduce_prod cumprod")
-def _product(eqn: Any, cells: list[Cell]) -> Found:
-    inside = cells[0].range
-    range_ = Interval(0.0, low_open=not inside.has_zero) if inside.low >= 0 else REALS
-    return Found(range_, any_infinite(cells))
+def _product_of_all(eqn: Any, cell: Cell) -> Found:
+    range_ = Interval(0.0, low_open=not cell.range.has_zero) if cell.range.low >= 0 else REALS
+    return Found(range_, any_infinite(cell))
 
 
-@rule("iota")
-def _iota(eqn: Any, cells: list[Cell]) -> Found:
-    return Found(Interval(0.0, max(0.0, eqn.params["shape"][eqn.params["dimension"]] - 1.0)))
-
-
-@rule("real imag conj complex fft")
-def _linear(eqn: Any, cells: list[Cell]) -> Found:
-    return Found(infinite=any_infinite(cells))
-
-
-# ---- operations that jump ---------------------------------------------------------------------------------------------
-
-
-@rule("floor ceil round rem nextafter stop_gradient reduce_precision bitcast_convert_type argmax argmin")
-def _jumps(eqn: Any, cells: list[Cell]) -> Found:
-    return Found(why=primitive_name(eqn))
+# ---- signs, comparisons and orders --------------------------------------------------------------------------------------
 
 
 @rule("is_finite")
-def _is_finite(eqn: Any, cells: list[Cell]) -> Found:
-    if cells[0].infinite:
+def _is_finite(eqn: Any, cell: Cell) -> Found:
+    if cell.infinite:
         return Found(why=primitive_name(eqn))
-    return Found(fixed=True) if cells[0].constant else Found(decided=True)
+    return Found(fixed=True) if cell.constant else Found(decided=True)
 
 
 @rule("sign")
-def _sign(eqn: Any, cells: list[Cell]) -> Found:
-    (cell,) = cells
+def _sign(eqn: Any, cell: Cell) -> Found:
     if cell.infinite or cell.range.has_zero or not is_real(eqn.invars[0]):
         return Found(Interval(-1.0, 1.0), why=primitive_name(eqn), forgiven=False)
     return Found(Interval(1.0, 1.0) if cell.range.low >= 0 else Interval(-1.0, -1.0))
 
 
 @rule("convert_element_type")
-def _convert(eqn: Any, cells: list[Cell]) -> Found:
-    (cell,), old, new = cells, eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+def _convert(eqn: Any, cell: Cell) -> Found:
+    old, new = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
     if cell.decided is not None and is_float(eqn.outvars[0]):
         return Found(Interval(float(cell.decided), float(cell.decided)))
     if not is_float(eqn.invars[0]):
@@ -233,8 +221,8 @@ def _convert(eqn: Any, cells: list[Cell]) -> Found:
 
 
 @rule("eq ne lt le gt ge")
-def _compare(eqn: Any, cells: list[Cell]) -> Found:
-    name, (one, other) = eqn.primitive.name, cells
+def _compare(eqn: Any, one: Cell, other: Cell) -> Found:
+    name, cells = eqn.primitive.name, (one, other)
     if any(cell.infinite for cell in cells):
         return Found(why=primitive_name(eqn))
     values = [cell.formula.value for cell in cells if cell.formula is not None and cell.formula.value is not None]
@@ -259,48 +247,29 @@ def _surely_below(one: Interval, other: Interval, strictly: bool) -> bool:
 
 
 @rule("and or not xor reduce_and reduce_or")
-def _logic(eqn: Any, cells: list[Cell]) -> Found:
+def _logic(eqn: Any, *cells: Cell) -> Found:
     name, known = eqn.primitive.name, [cell.decided for cell in cells]
-    if name == "not" and known[0] is not None:
-        return Found(decided=not known[0])
-    if name == "and" and (False in known or known == [True, True]):
-        return Found(decided=False not in known)
-    if name == "or" and (True in known or known == [False, False]):
-        return Found(decided=True in known)
-    return Found(decided=known[0] if name.startswith("reduce") else None)
+    one_decides = {"and": False, "or": True}.get(name)
+    if one_decides in known:
+        return Found(decided=one_decides)
+    if None in known or name == "xor":
+        return Found()
+    return Found(decided=not known[0] if name == "not" else known[0])
 
 
-@rule("sort top_k")
-def _sort(eqn: Any, cells: list[Cell]) -> list[Found]:
+@rule("sort top_k", ALL)
+def _sort(eqn: Any, sorted_: Cell, *carried: Cell) -> list[Found]:
     """What is sorted is continuous; what is carried along jumps from place to place."""
-    if any(cell.infinite for cell in cells):
-        return [absorbs(eqn)] * len(eqn.outvars)
-    carried = Found(why=f"the order of {primitive_name(eqn)}") if cells[0].inputs else Found()
-    return [Found(cells[0].range), *[carried] * (len(eqn.outvars) - 1)]
+    along = Found(why=f"the order of {primitive_name(eqn)}") if sorted_.inputs else Found()
+    return [Found(sorted_.range), *[along] * (len(eqn.outvars) - 1)]
 
 
-# ---- linear algebra ---------------------------------------------------------------------------------------------------
-
-
-@rule("cholesky")
-def _cholesky(eqn: Any, cells: list[Cell]) -> Found:
-    return Found(infinite=frozenset(["nan"]) | any_infinite(cells))
-
-
-@rule("triangular_solve custom_linear_solve tridiagonal_solve")
-def _solve(eqn: Any, cells: list[Cell]) -> Found:
-    """Infinite where the matrix is singular: noticed unless something follows that makes it finite."""
-    return Found(infinite=ALL)
-
-
-@rule("eigh svd eig lu qr geqrf householder_product schur hessenberg tridiagonal")
-def _factorised(eqn: Any, cells: list[Cell]) -> list[Found]:
+@rule("eigh svd eig lu qr geqrf householder_product schur hessenberg tridiagonal", ALL)
+def _factorised(eqn: Any, *cells: Cell) -> list[Found]:
     """Singular values, and eigenvalues of symmetric matrices, are continuous; vectors and pivots change their signs."""
-    name = eqn.primitive.name
-    values = {"svd": 0, "eigh": 1}.get(name)
-    infinite = any(cell.infinite for cell in cells)
-    jump = absorbs(eqn) if infinite else Found(why=primitive_name(eqn))
-    found = [jump] * len(eqn.outvars)
-    if values is not None and not infinite:
-        found[values] = Found(Interval(0.0) if name == "svd" else REALS)
+    found = [Found(why=primitive_name(eqn))] * len(eqn.outvars)
+    continuous = {"svd": (0, Interval(0.0)), "eigh": (1, REALS)}
+    if eqn.primitive.name in continuous:
+        number, range_ = continuous[eqn.primitive.name]
+        found[number] = Found(range_)
     return found

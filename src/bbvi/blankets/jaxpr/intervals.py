@@ -102,6 +102,7 @@ class Interval(NamedTuple):
 
 REALS = Interval()
 UNIT = Interval(0.0, 1.0)
+NO_NUMBERS = Interval(_INF, -_INF)
 
 
 def _sum(one: float, other: float, if_not: float) -> float:

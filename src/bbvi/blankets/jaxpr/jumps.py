@@ -22,11 +22,11 @@ import numpy as np
 import numpyro
 from jax.extend.core import ClosedJaxpr
 
-from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump
-from bbvi.blankets.jaxpr.functions import rule_of
+from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
+from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
-from bbvi.blankets.jaxpr.lines import line_of
-from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_sizes
+from bbvi.blankets.jaxpr.lines import frames_of, line_of
+from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts
 from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
@@ -101,35 +101,25 @@ def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -
     structural = _structural.of(eqn)
     if structural is not None:
         return structural(eqn, cells, where) if read or structural is _select else [Cell()] * len(eqn.outvars)
-    own = rule_of(eqn)
-    if own is not None:
-        one = own(eqn, cells)
-        found = one if isinstance(one, list) else [one] * len(eqn.outvars)
-    else:
-        found = [Found(why=f"{eqn.primitive.name!r}, of which nothing is known", seen=False)] * len(eqn.outvars)
-    return [_cell(eqn, number, cells, one, where) for number, one in enumerate(found)]
+    return [_cell(eqn, number, cells, found, where) for number, found in enumerate(found_of(eqn, cells))]
 
 
 def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) -> Cell:
     """Join what a rule found of one result with what its arguments were."""
-    inputs = frozenset().union(*(cell.inputs for cell in cells))
-    constant = frozenset().union(*(cell.constant for cell in cells))
+    inputs, jump, _, infinite, constant, *_ = joined(cells)
+    if found.infinite is not None:
+        infinite = found.infinite
     formula = _formula(eqn, cells) or Formula(eqn.outvars[number].aval, range_=found.range)
     if not inputs or found.fixed:
-        return Cell(
-            range=found.range,
-            constant=constant | (found.infinite or frozenset()),
-            decided=found.decided,
-            formula=formula,
-        )
+        return Cell(range=found.range, constant=constant | infinite, decided=found.decided, formula=formula)
     # what compares has been judged; its result may be turned and joined
-    jump = next((cell.jump for cell in cells if cell.jump is not None), None)
     if jump is None and found.why is not None and not _is_trusted(eqn.primitive.name, where, found.forgiven):
-        jump = Jump(found.why, tuple(sorted(inputs)), line_of(where[-1].source), found.seen)
-    infinite = found.infinite
-    if infinite is None:
-        infinite = frozenset().union(*(cell.infinite for cell in cells))
+        jump = _jump(found.why, inputs, where, found.seen)
     return Cell(inputs, jump, found.range, infinite, constant, found.decided, formula)
+
+
+def _jump(operation: str, inputs: frozenset[str], where: Calls, seen: bool = True) -> Jump:
+    return Jump(operation, tuple(sorted(inputs)), line_of(where[-1].source), seen)
 
 
 def _formula(eqn: Any, cells: list[Cell]) -> Formula | None:
@@ -160,7 +150,7 @@ def _frames(where: Calls) -> Iterator[Any]:
     A compiled function was traced where it was first called: what lies outside of it is that of its call here.
     """
     for place in where:
-        frames = [] if place.source.traceback is None else list(place.source.traceback.frames)
+        frames = frames_of(place.source)
         if place.function is not None:
             own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(place.function)]
             ends = [i for i, frame in enumerate(frames) if frame.file_name.endswith("pjit.py")]
@@ -168,42 +158,24 @@ def _frames(where: Calls) -> Iterator[Any]:
         yield from frames
 
 
-def _joined(cells: Sequence[Cell]) -> Cell:
-    """Return the cell of a value that is one of these."""
-    first, *others = cells
-    range_ = first.range
-    for cell in others:
-        range_ = range_.union(cell.range)
-    return Cell(
-        frozenset().union(*(cell.inputs for cell in cells)),
-        next((cell.jump for cell in cells if cell.jump is not None), None),
-        range_,
-        frozenset().union(*(cell.infinite for cell in cells)),
-        frozenset().union(*(cell.constant for cell in cells)),
-    )
-
-
 @_structural(jax.lax.select_n_p)
 def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A choice. Where one case is infinite it is a check of the support, and where all cases meet it is continuous."""
     which, *cases = cells
-    out = _joined(cases)._replace(formula=_formula(eqn, cells) or Formula(eqn.outvars[0].aval, range_=REALS))
+    out = joined(cases)._replace(formula=_formula(eqn, cells) or Formula(eqn.outvars[0].aval))
     if which.decided is not None and len(cases) == 2:
         return [cases[which.decided]]
     if not which.inputs:
         return [out]
     out = out._replace(inputs=out.inputs | which.inputs, formula=Formula(eqn.outvars[0].aval, range_=out.range))
-    checks, others = (
-        [case for case in cases if _never_finite(case)],
-        [case for case in cases if not _never_finite(case)],
-    )
+    checks = [case for case in cases if _never_finite(case)]
+    others = [case for case in cases if not _never_finite(case)]
     if checks and len(others) == 1:
         infinite = others[0].infinite.union(*(case.constant for case in checks))
         return [out._replace(range=others[0].range, infinite=infinite, constant=others[0].constant)]
     if out.jump is not None or _shown_to_meet(which, cases) or (which.jump is None and _is_trusted("select_n", where)):
         return [out]
-    jump = which.jump or Jump("'select_n'", tuple(sorted(which.inputs)), line_of(where[-1].source))
-    return [out._replace(jump=jump)]
+    return [out._replace(jump=which.jump or _jump("'select_n'", which.inputs, where))]
 
 
 def _never_finite(case: Cell) -> bool:
@@ -224,45 +196,42 @@ def _shown_to_meet(which: Cell, cases: Sequence[Cell]) -> bool:
 def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     which, *arguments = cells
     branches = [_walk(branch, arguments, where[0].function, where[1:]) for branch in eqn.params["branches"]]
-    made = [_joined(outs) for outs in zip(*branches, strict=True)]
+    made = [joined(outs) for outs in zip(*branches, strict=True)]
     if not which.inputs or (which.jump is None and _is_trusted("cond", where)):
         return made
-    jump = which.jump or Jump("'cond'", tuple(sorted(which.inputs)), line_of(where[-1].source))
+    jump = which.jump or _jump("'cond'", which.inputs, where)
     return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump) for cell in made]
 
 
 @_structural(jax.lax.while_p)
 def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """No derivative backwards through a loop of unknown length."""
-    inputs = frozenset().union(*(cell.inputs for cell in cells))
-    jump = Jump("'while_loop'", tuple(sorted(inputs)), line_of(where[-1].source), seen=False)
-    jump = next((cell.jump for cell in cells if cell.jump is not None), jump)
-    return [Cell(inputs, jump)] * len(eqn.outvars)
+    inputs, jump, *_ = joined(cells)
+    return [Cell(inputs, jump or _jump("'while_loop'", inputs, where, seen=False))] * len(eqn.outvars)
 
 
 @_structural(jax.lax.scan_p)
 def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A loop: what is carried reads what any step made it read."""
-    num_consts, num_carry = scan_sizes(eqn)
-    body = eqn.params["jaxpr"].jaxpr
-    plain = [
-        cell._replace(formula=Formula(v.aval, range_=cell.range)) for cell, v in zip(cells, body.invars, strict=True)
-    ]
 
     def step(cells: list[Cell]) -> list[Cell]:
         return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
 
     def join(old: Cell, new: Cell) -> Cell:
-        both = _joined([old, new])
+        both = joined([old, new])
         # a range that grows may grow at every step; its sign stays if every step keeps it
         range_ = old.range if both.range == old.range else _sign(both.range)
         return both._replace(formula=old.formula, range=range_)
 
-    cells, made = through_carry(eqn, plain, step, join)
-    outs = [*cells[num_consts : num_consts + num_carry], *made[num_carry:]]
-    return [
-        cell._replace(formula=Formula(v.aval, range_=cell.range)) for cell, v in zip(outs, eqn.outvars, strict=True)
-    ]
+    cells, made = through_carry(eqn, _as_variables(cells, eqn.params["jaxpr"].jaxpr.invars), step, join)
+    _, carry, _ = scan_parts(eqn, cells)
+    return _as_variables([*carry, *made[len(carry) :]], eqn.outvars)
+
+
+def _as_variables(cells: list[Cell], variables: list[Any]) -> list[Cell]:
+    """Forget how values are computed."""
+    pairs = zip(cells, variables, strict=True)
+    return [cell._replace(formula=Formula(v.aval, range_=cell.range)) for cell, v in pairs]
 
 
 def _sign(range_: Interval) -> Interval:

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox
 import jax
@@ -16,32 +16,33 @@ _DENSITIES = (os.path.dirname(str(numpyro.__file__)), str(_BBVI / "families"), s
 _MODELS = str(_BBVI / "study")
 
 
-class Source(NamedTuple):
-    """File and line, and whether that is in a library of densities."""
-
-    file: str
-    line: int
-    library: bool
+def frames_of(source_info: Any) -> list[Any]:
+    """List the calls that led to an operation, innermost first."""
+    return [] if source_info.traceback is None else list(source_info.traceback.frames)
 
 
-def source_of(source_info: Any, *, inside_call: bool = False) -> Source | None:
-    """Find the innermost line that is not JAX's own.
+def file_of(source_info: Any, *, inside_call: bool = False) -> str | None:
+    """Find the innermost file that is not JAX's own.
 
     A compiled function is traced once: what lies outside of it, seen from inside, may be an earlier caller. So with
     `inside_call` the search ends where JAX was called to compile.
     """
-    for frame in source_info.traceback.frames if source_info.traceback is not None else []:
-        if frame.file_name.startswith(_MACHINERY):
-            if inside_call and frame.file_name.endswith("pjit.py"):
-                return None
-            continue
-        return Source(frame.file_name, frame.line_num, frame.file_name.startswith(_DENSITIES))
+    for frame in frames_of(source_info):
+        if not frame.file_name.startswith(_MACHINERY):
+            return str(frame.file_name)
+        if inside_call and frame.file_name.endswith("pjit.py"):
+            return None
     return None
+
+
+def is_library(eqn: Any) -> bool:
+    """Tell whether an operation is part of a library's density."""
+    return (file_of(eqn.source_info) or "").startswith(_DENSITIES)
 
 
 def line_of(source_info: Any) -> str:
     """Name file and line of the innermost function that is neither a library's nor bbvi's; empty if there is none."""
-    for frame in source_info.traceback.frames if source_info.traceback is not None else []:
+    for frame in frames_of(source_info):
         if frame.file_name.startswith((*_MACHINERY, *_DENSITIES)):
             continue
         if frame.file_name.startswith(str(_BBVI)) and not frame.file_name.startswith(_MODELS):

@@ -1,7 +1,7 @@
 """Tables of JAX primitives by what they do, and their parameters as each supported version of JAX spells them."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -37,8 +37,6 @@ MOVES = _names("broadcast_in_dim reshape transpose squeeze expand_dims tile rev 
 #: the same for several arrays, or for one that falls apart
 JOINS = _names("concatenate pad split stack unstack")
 ADDITIONS = _names("neg add add_any sub")
-#: without a derivative; results that are not floats jump without being listed
-JUMPS = _names("floor ceil round sign rem stop_gradient nextafter bitcast_convert_type")
 
 
 def named(names: Iterable[str]) -> list[Primitive]:
@@ -87,6 +85,13 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
+
+
+def scan_parts(eqn: Any, items: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Split what is given for each input of a `scan`: constants, what is carried, and what is scanned over."""
+    num_consts, num_carry = scan_sizes(eqn)
+    first_x = num_consts + num_carry
+    return list(items[:num_consts]), list(items[num_consts:first_x]), list(items[first_x:])
 
 
 def dot_axes(eqn: Any) -> list[tuple[list[int], list[int], list[int]]]:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from jax.extend.core import Jaxpr, Literal, Primitive
 
-from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.primitives import scan_parts
 from bbvi.blankets.jaxpr.run import reached
 
 Cell = TypeVar("Cell")
@@ -64,15 +64,14 @@ def through_carry(
     join: Callable[[Cell, Cell], Cell],
 ) -> tuple[list[Cell], list[Cell]]:
     """Find cells of a loop's inputs that hold at every step, the carry joined with what each step makes; and its outputs'."""
-    num_consts, num_carry = scan_sizes(eqn)
-    cells = list(inputs)
+    consts, carry, xs = scan_parts(eqn, inputs)
     while True:
+        cells = [*consts, *carry, *xs]
         made = body(cells)
-        carry = cells[num_consts : num_consts + num_carry]
         wider = [join(old, new) for old, new in zip(carry, made, strict=False)]
         if wider == carry:
             return cells, made
-        cells[num_consts : num_consts + num_carry] = wider
+        carry = wider
 
 
 def reached_through_carry(eqn: Any, marked: Sequence[bool]) -> list[bool]:

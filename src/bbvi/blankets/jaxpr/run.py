@@ -7,7 +7,7 @@ import jax
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from bbvi.blankets.jaxpr.lines import source_of
+from bbvi.blankets.jaxpr.lines import file_of
 from bbvi.blankets.jaxpr.primitives import CALLS, closed_trace, custom_arguments
 
 Special = Callable[[Any, list[Any], Any], list[Any] | None]
@@ -36,7 +36,7 @@ def run(
     for eqn in _leading_to(jaxpr, outputs, given or {}, effects=all(v is not None for v in inputs)):
         values = [value(atom) for atom in eqn.invars]
         # a function that was compiled long ago stands where it is called now
-        source = eqn.source_info if call is None or source_of(eqn.source_info, inside_call=True) else call
+        source = eqn.source_info if call is None or file_of(eqn.source_info, inside_call=True) else call
         with source_info_util.user_context(source.traceback):
             made = None if special is None else special(eqn, values, source)
             env.update(zip(eqn.outvars, bind(eqn, values) if made is None else made, strict=True))

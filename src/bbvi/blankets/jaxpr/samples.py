@@ -5,7 +5,6 @@ On the way two costs go away that a user need not think of: the logarithm of a l
 is handed over as it is, without underflow, and lgamma and digamma are replaced by faster ones.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, REDUCTIONS, dot_axes, scan_sizes
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, MOVES, REDUCTIONS, dot_axes, scan_parts
+from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run, scan_like
 from bbvi.numerics import special
@@ -75,17 +75,12 @@ class _Rules:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, values)]
-        if name in _MOVES:
-            return [_moved(values[0], lambda array: _MOVES[name](array, eqn.params, self.num))]
         if name == "concatenate":
             return [self._concatenate(eqn, values)]
-        if name in REDUCTIONS or name in CUMULATIVE:
-            # axes count from the front: samples, behind, are out of the way
-            return [Last(eqn.primitive.bind(values[0].array, **eqn.params))]
         if name == "scan":
             return self._scan(eqn, values)
-        if name in _BY_OTHERS and has[0] and not any(has[1:]):
-            return [Last(_BY_OTHERS[name](eqn, values[0].array, *values[1:], num=self.num))]
+        if name in _BEHIND and has[0] and not any(has[1:]):
+            return [self._in_front(eqn, *values)]
         # backwards a product is two more products, which are fastest as such
         made = _dot(eqn, values, self.num) if name == "dot_general" and not self.derivatives else None
         return self._mapped(eqn, values) if made is None else [made]
@@ -98,6 +93,21 @@ class _Rules:
         if name in self._faster:
             return Last(self._faster[name](arrays[0]))
         return Last(eqn.primitive.bind(*arrays, **eqn.params), _log_of(name, eqn, values, self.num))
+
+    def _in_front(self, eqn: Any, value: Last, *others: Any) -> Last:
+        """Run an operation on the axes before that of the samples; it may have indices or a filling without samples."""
+        name, params = eqn.primitive.name, {**eqn.params, **_BEHIND[eqn.primitive.name](eqn.params, self.num)}
+        if name == "gather":
+            numbers, last = params["dimension_numbers"], len(eqn.outvars[0].aval.shape)
+            params["dimension_numbers"] = numbers._replace(offset_dims=(*numbers.offset_dims, last))
+        if name == "dynamic_slice":
+            others = (*others, jnp.zeros_like(others[0]))
+        log = value.log if name in MOVES else None
+
+        def move(array: Array) -> Array:
+            return eqn.primitive.bind(array, *others, **params)
+
+        return Last(move(value.array), None if log is None else lambda: move(log()))
 
     def _concatenate(self, eqn: Any, values: list[Any]) -> Last:
         axis = eqn.params["dimension"]
@@ -112,25 +122,23 @@ class _Rules:
     def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Run a loop whose body is evaluated in the same way; what never meets a sample stays without."""
         body = eqn.params["jaxpr"]
-        num_consts, num_carry = scan_sizes(eqn)
-        first_x = num_consts + num_carry
-        carried = reached_through_carry(eqn, [isinstance(value, Last) for value in values])[num_consts:first_x]
+        consts, carry, xs = scan_parts(eqn, values)
+        _, carried, _ = scan_parts(eqn, reached_through_carry(eqn, [isinstance(value, Last) for value in values]))
 
         def carry_of(parts: list[Any]) -> list[Any]:
             return [
                 Last(_spread(part, v.aval.shape, self.num)) if yes else jnp.asarray(part, v.aval.dtype)
-                for part, v, yes in zip(parts, eqn.outvars[:num_carry], carried, strict=True)
+                for part, v, yes in zip(parts, eqn.outvars[: len(carry)], carried, strict=True)
             ]
 
         def without_logs(parts: list[Any]) -> list[Any]:
             return [Last(part.array) if isinstance(part, Last) else jnp.asarray(part) for part in parts]
 
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-            made = run(body, [*values[:num_consts], *carry, *x], body.jaxpr.outvars, special=self)
-            return carry_of(made[:num_carry]), without_logs(made[num_carry:])
+            made = run(body, [*consts, *carry, *x], body.jaxpr.outvars, special=self)
+            return carry_of(made[: len(carry)]), without_logs(made[len(carry) :])
 
-        start, xs = carry_of(values[num_consts:first_x]), without_logs(values[first_x:])
-        final, stacked = scan_like(eqn, step, start, xs)
+        final, stacked = scan_like(eqn, step, carry_of(carry), without_logs(xs))
         return [*final, *stacked]
 
     def _mapped(self, eqn: Any, values: list[Any], how: Callable[[Any, list[Any]], list[Any]] = bind) -> list[Any]:
@@ -141,24 +149,24 @@ class _Rules:
         return [Last(array) for array in made]
 
 
-def _moved(value: Last, move: Callable[[Array], Array]) -> Last:
-    log = value.log
-    return Last(move(value.array), None if log is None else lambda: move(log()))
-
-
-_MOVES: dict[str, Callable[[Array, dict[str, Any], int], Array]] = {
-    "broadcast_in_dim": lambda x, p, num: lax.broadcast_in_dim(
-        x, (*p["shape"], num), (*p["broadcast_dimensions"], len(p["shape"]))
-    ),
-    "reshape": lambda x, p, num: x.reshape(*p["new_sizes"], num),
-    "transpose": lambda x, p, num: x.transpose(*p["permutation"], x.ndim - 1),
-    "squeeze": lambda x, p, num: lax.squeeze(x, p["dimensions"]),
-    "expand_dims": lambda x, p, num: lax.expand_dims(x, p["dimensions"]),
-    "rev": lambda x, p, num: lax.rev(x, p["dimensions"]),
-    "slice": lambda x, p, num: lax.slice(
-        x, (*p["start_indices"], 0), (*p["limit_indices"], num), (*(p["strides"] or [1] * (x.ndim - 1)), 1)
-    ),
-}  # fmt: skip
+#: what the parameters of an operation on one array become with `num` samples behind its axes, which count from the front
+_BEHIND: dict[str, Callable[[dict[str, Any], int], dict[str, Any]]] = {
+    **dict.fromkeys(REDUCTIONS | CUMULATIVE | {"squeeze", "expand_dims", "rev"}, lambda p, num: {}),
+    "broadcast_in_dim": lambda p, num: {
+        "shape": (*p["shape"], num),
+        "broadcast_dimensions": (*p["broadcast_dimensions"], len(p["shape"])),
+    },
+    "reshape": lambda p, num: {"new_sizes": (*p["new_sizes"], num)},
+    "transpose": lambda p, num: {"permutation": (*p["permutation"], len(p["permutation"]))},
+    "slice": lambda p, num: {
+        "start_indices": (*p["start_indices"], 0),
+        "limit_indices": (*p["limit_indices"], num),
+        "strides": p["strides"] and (*p["strides"], 1),
+    },
+    "pad": lambda p, num: {"padding_config": (*p["padding_config"], (0, 0, 0))},
+    "dynamic_slice": lambda p, num: {"slice_sizes": (*p["slice_sizes"], num)},
+    "gather": lambda p, num: {"slice_sizes": (*p["slice_sizes"], num)},
+}
 
 
 def _log(value: Any) -> Array:
@@ -192,43 +200,17 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
 
 def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:
     """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
-    axes, shapes = dot_axes(eqn), [a.aval.shape for a in eqn.invars]
-    both = all(isinstance(v, Last) for v in values)
-    size = int(np.prod([shapes[0][axis] for axis in axes[0][2]]))
-    if not both and size > _MOST_UNROLLED:
+    out, (_, _, summed) = eqn.outvars[0].aval, dot_axes(eqn)[0]
+    size = int(np.prod([eqn.invars[0].aval.shape[axis] for axis in summed]))
+    if size > _MOST_UNROLLED and not all(isinstance(value, Last) for value in values):
         return None
-    sides = []
-    for value, shape, parts in zip(values, shapes, axes, strict=True):
-        array = value.array if isinstance(value, Last) else jnp.asarray(value)[..., None]
-        sizes = [int(np.prod([shape[axis] for axis in part])) for part in parts]
-        sides.append(array.transpose(*itertools.chain(*parts), len(shape)).reshape(*sizes, array.shape[-1]))
-    left, right = sides[0][:, :, None], sides[1][:, None]
-    kind = eqn.outvars[0].aval.dtype
+    sides = [value.array if isinstance(value, Last) else jnp.asarray(value)[..., None] for value in values]
+    left, right = (
+        side.reshape(*side.shape[: out.ndim], size, side.shape[-1]) for side in along_common_axes(eqn, sides)
+    )
     if size <= _MOST_UNROLLED:
         products = [left[..., k, :] * right[..., k, :] for k in range(size)]
-        total = sum(products[1:], products[0]) if products else jnp.zeros((*left.shape[:2], right.shape[2], num), kind)
+        total = sum(products[1:], products[0]) if products else jnp.zeros((*out.shape, num))
     else:
         total = (left * right).sum(-2)
-    return Last(total.reshape(*eqn.outvars[0].aval.shape, num).astype(kind))
-
-
-def _gather(eqn: Any, operand: Array, indices: Any, num: int) -> Array:
-    params, numbers = eqn.params, eqn.params["dimension_numbers"]
-    return lax.gather(
-        operand, indices, numbers._replace(offset_dims=(*numbers.offset_dims, len(eqn.outvars[0].aval.shape))),
-        (*params["slice_sizes"], num), unique_indices=params["unique_indices"],
-        indices_are_sorted=params["indices_are_sorted"], mode=params["mode"], fill_value=params["fill_value"],
-    )  # fmt: skip
-
-
-def _dynamic_slice(eqn: Any, operand: Array, *indices: Any, num: int) -> Array:
-    zero = jnp.zeros_like(jnp.asarray(indices[0])) if indices else 0
-    return lax.dynamic_slice(operand, [*indices, zero], (*eqn.params["slice_sizes"], num))
-
-
-def _pad(eqn: Any, operand: Array, filling: Any, num: int) -> Array:
-    return lax.pad(operand, filling, [*eqn.params["padding_config"], (0, 0, 0)])
-
-
-#: operations on an array with samples, by indices or a filling without
-_BY_OTHERS: dict[str, Callable[..., Array]] = {"gather": _gather, "dynamic_slice": _dynamic_slice, "pad": _pad}
+    return Last(total.astype(out.dtype))

@@ -7,7 +7,7 @@ argument), so that a few points do.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bbvi.blankets.jaxpr.intervals import REALS, Interval
+from bbvi.blankets.jaxpr.primitives import COPIES
 from bbvi.blankets.jaxpr.run import bind
 
 _DEEPEST, _MOST_VARIABLES = 60, 6
@@ -32,9 +33,8 @@ class Formula:
     ):
         self.aval, self.eqn, self.parts, self.value, self.range = aval, eqn, parts, value, range_
         self.depth: int = 1 + max((part.depth for part in parts), default=0)
-        self.variables: frozenset[Formula] = frozenset().union(*(part.variables for part in parts))
-        if eqn is None and value is None:
-            self.variables = frozenset([self])
+        own = [self] if eqn is None and value is None else []
+        self.variables: frozenset[Formula] = frozenset(own).union(*(part.variables for part in parts))
 
     def at(self, assignment: Assignment) -> Any:
         """Evaluate it, with what was evaluated before kept in the assignment."""
@@ -106,31 +106,26 @@ def _solve(formula: Formula, unknown: Formula, value: np.ndarray, random: Assign
         yield from _solve(formula.parts[number], unknown, before, random)
 
 
+#: the arguments that make an operation give this value: the first ones or the second ones, with the other one known
+_INVERSES: dict[str, Callable[..., list[Any]]] = {
+    "neg": lambda first, value: [-value],
+    "add": lambda first, value, other: [value - other],
+    "add_any": lambda first, value, other: [value - other],
+    "sub": lambda first, value, other: [value + other if first else other - value],
+    "mul": lambda first, value, other: [value / other],
+    "div": lambda first, value, other: [value * other if first else other / value],
+    "abs": lambda first, value: [value, -value] if np.all(value >= 0) else [],
+    "square": lambda first, value: [np.sqrt(value), -np.sqrt(value)],
+    "exp": lambda first, value: [np.log(value)],
+    "log": lambda first, value: [np.exp(value)],
+    **dict.fromkeys(["convert_element_type", *COPIES], lambda first, value: [value]),
+}
+
+
 def _inverse(eqn: Any, number: int, value: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     """Return the arguments at this place that make an operation give this value."""
-    name = eqn.primitive.name
+    name = "square" if eqn.params.get("y") == 2 else eqn.primitive.name
+    if name not in _INVERSES:
+        return []
     with np.errstate(all="ignore"):
-        match name:
-            case "neg":
-                found = [-value]
-            case "add" | "add_any":
-                found = [value - others[0]]
-            case "sub":
-                found = [value + others[0] if number == 0 else others[0] - value]
-            case "mul":
-                found = [value / others[0]]
-            case "div":
-                found = [value * others[0] if number == 0 else others[0] / value]
-            case "abs":
-                found = [value, -value] if np.all(value >= 0) else []
-            case "square" | "integer_pow" if eqn.params.get("y", 2) == 2:
-                found = [np.sqrt(value), -np.sqrt(value)]
-            case "exp":
-                found = [np.log(value)]
-            case "log":
-                found = [np.exp(value)]
-            case "convert_element_type" | "copy" | "copy_p":
-                found = [value]
-            case _:
-                found = []
-    return [root for root in found if np.all(np.isfinite(root))]
+        return [root for root in _INVERSES[name](number == 0, value, *others) if np.all(np.isfinite(root))]

@@ -127,10 +127,8 @@ def _window(part: Reads, axis: int, start: int | None, size: int, full: int) -> 
 
 
 def _say(interpreter: Any, eqn: Any, *, latent: bool) -> None:
-    if latent:
-        interpreter.lose(eqn, "a latent is the index: all that it could choose is read")
-    else:
-        interpreter.lose(eqn, "an index in the data that is not followed here; look up outside of loops and branches")
+    in_data = "an index in the data that is not followed here; look up outside of loops and branches"
+    interpreter.lose(eqn, "a latent is the index: all that it could choose is read" if latent else in_data)
 
 
 def _look_up(eqn: Any, operand: Reads, lost: list[int], indices: list[Any]) -> Reads:
@@ -189,12 +187,10 @@ def _scatter(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     _, look_up = jax.vjp(add, jnp.zeros(update.shape, jnp.float32))
     numbers = jnp.arange(1, size + 1, dtype=jnp.float32).reshape(operand.shape)
     place = np.asarray(look_up(numbers)[0]).astype(int).ravel() - 1
-    landed = place >= 0
-    written = np.zeros(size, bool)
-    written[place[landed]] = True
-    before = ins[0]
+    landed, before = place >= 0, ins[0]
     # .at[].set overwrites; .at[].apply goes by the same name and reads what stood there
     if eqn.primitive.name == "scatter" and eqn.params.get("update_jaxpr") is None:
-        before = mix(written.reshape(operand.shape), None, before)
+        written = np.isin(np.arange(size), place).reshape(operand.shape)
+        before = mix(written, None, before)
     updates = merge(moved(ins[2], lambda ids: ids.ravel()[landed]), place[landed], operand.shape)
     return [union([before, updates])]

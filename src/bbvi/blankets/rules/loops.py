@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from bbvi.blankets.jaxpr.primitives import scan_sizes
+from bbvi.blankets.jaxpr.primitives import scan_parts, scan_sizes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import run, scan_like
 from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, covers, everything, moved, reduce, stack, union
@@ -28,8 +28,7 @@ def _cond(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     """A choice reads what any branch reads, and what it is chosen by."""
     branches, known = eqn.params["branches"], interpreter.known(eqn.invars[0])
     if known is not None:
-        chosen = branches[int(np.clip(known[0], 0, len(branches) - 1))]
-        return interpreter.nested(chosen, eqn.invars[1:], ins[1:])
+        branches = [branches[int(np.clip(known[0], 0, len(branches) - 1))]]
     found = [interpreter.nested(branch, eqn.invars[1:], ins[1:]) for branch in branches]
     return [union([*parts, ins[0]]) for parts in zip(*found, strict=True)]
 
@@ -39,19 +38,19 @@ def _scan(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     """The final carry, then the stacked results."""
     params = eqn.params
     length, body = params["length"], params["jaxpr"]
-    num_consts, num_carry = scan_sizes(eqn)
-    consts, init, xs = ins[:num_consts], ins[num_consts : num_consts + num_carry], ins[num_consts + num_carry :]
+    consts, init, xs = scan_parts(eqn, ins)
+    num_carry = len(init)
     if length == 0:
         return [*init, *[None] * (len(eqn.outvars) - num_carry)]
     # a loop that goes backwards is one that goes forwards over what is turned round
     turn = slice(None, None, -1 if params["reverse"] else 1)
     xs = [moved(part, lambda ids: ids[turn]) for part in xs]
-    batched = _over_time(body, num_consts, length)
+    batched = _over_time(body, len(consts), length)
     values = _values(interpreter, eqn)
     shapes = [v.aval.shape for v in eqn.outvars[:num_carry]]
 
     def read(carry: list[Reads]) -> list[Reads]:
-        return interpreter.nested_with(batched, [*consts, *carry, *xs], values)
+        return interpreter.fresh().run(batched, [*consts, *carry, *xs], values)
 
     def step(carry: list[Reads]) -> list[Reads]:
         made = read(carry)[:num_carry]
@@ -116,16 +115,11 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
 def _values(interpreter: Any, eqn: Any) -> list[Any]:
     """What is known of the body's inputs over all steps, such as a counter of the steps."""
     body = eqn.params["jaxpr"]
-    num_consts, num_carry = scan_sizes(eqn)
-    first_x = num_consts + num_carry
     values = [interpreter.value_of(atom) for atom in eqn.invars]
     reached = reached_through_carry(eqn, [value is None for value in values])
     known = {i: jnp.asarray(values[i], v.aval.dtype) for i, v in enumerate(body.jaxpr.invars) if not reached[i]}
-    consts, carry, xs = (
-        {i: known[i] for i in part if i in known}
-        for part in (range(num_consts), range(num_consts, first_x), range(first_x, len(values)))
-    )
-    outputs = [body.jaxpr.outvars[i - num_consts] for i in carry]
+    consts, carry, xs = ({i: known[i] for i in part if i in known} for part in scan_parts(eqn, range(len(values))))
+    outputs = [body.jaxpr.outvars[i - scan_sizes(eqn)[0]] for i in carry]
 
     def step(carry: dict[int, Any], x: dict[int, Any]) -> tuple[Any, Any]:
         """Run the part of the loop that reads no latent; the carry is that before each step."""

@@ -136,13 +136,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    analysis: Analysis,
-    draws: AbstractDraws,
-    params: Lambda,
-    batch: Batch | None,
-    key: Key,
-    cut: Cut,
-    paths: bool = False,
+    analysis: Analysis, draws: AbstractDraws, params: Lambda, batch: Batch | None, key: Key, cut: Cut, *, paths: bool
 ) -> Layout:
     """Lay out the factors of q of a step, for the chunks of a cut; with `paths`, those of the draws are kept."""
     problem, on = analysis.problem, run_time_true(key)

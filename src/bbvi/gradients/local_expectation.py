@@ -54,7 +54,7 @@ class LocalExpectation(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, draws, params, batch, key, cut)
+        layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
         tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}

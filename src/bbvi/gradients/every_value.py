@@ -140,18 +140,16 @@ class EveryValue:
             return materialise(on, some, now.beta | values, now.logs | logs, z | own_values, own_logs | more)
 
         def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
-            if not scope.of_groups:
-                return {name: _none(problem, name) + scope.log_p_i(name, terms) for name in names}
-            found, over_groups = {}, {term: leaf.sum(0) for term, leaf in terms.items()}
-            indices = jax.vmap(scope.indices)(rows)
+            indices = jax.vmap(scope.indices)(rows) if scope.of_groups else []
+            over_groups = {term: leaf.sum(0) for term, leaf in terms.items()} if scope.of_groups else terms
+            found = {}
             for name in names:
                 if name in problem.globals:
                     chosen = scope.spread(name, scope.looked_up(name, terms, indices))
                     found[name] = _none(problem, name) + scope.log_p_i(name, over_groups) + chosen
                 else:
-                    found[name] = jax.vmap(lambda t, i, n=name: _none(problem, n) + scope.of_one_group(n, t, i))(
-                        terms, indices
-                    )
+                    own = jax.vmap(lambda t, i, n=name: _none(problem, n) + scope.of_one_group(n, t, i))
+                    found[name] = own(terms, indices)
             return found
 
         return Part(terms, log_p, scope.reading)

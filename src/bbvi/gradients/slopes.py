@@ -66,7 +66,12 @@ class Slopes:
         for smooth in (self._prior, *self._groups.values()):
             jump = smooth.jump(self._moved)
             if jump is not None:
-                raise _jumps(jump)
+                latents = ", ".join(map(repr, jump.inputs))
+                raise ValueError(
+                    f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"
+                    f"{jump.line and f' ({jump.line})'}, and where it jumps its derivative would mislead; {_INSTEAD}. If the "
+                    "function is continuous there, write it with jnp.maximum, jnp.clip, jnp.abs or logsumexp"
+                )
 
     def __call__(self, group_blocks: GroupBlocks | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
         """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.
@@ -115,15 +120,6 @@ class Slopes:
         value, back = jax.vjp(total, *globals_, moving)
         *of_globals, of_locals = back(jnp.ones(num))
         return (value, tuple(of_globals)), of_locals
-
-
-def _jumps(jump: Jump) -> ValueError:
-    latents = ", ".join(map(repr, jump.inputs))
-    return ValueError(
-        f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"
-        f"{jump.line and f' ({jump.line})'}, and where it jumps its derivative would mislead; {_INSTEAD}. If the function is "
-        "continuous there, write it with jnp.maximum, jnp.clip, jnp.abs or logsumexp"
-    )
 
 
 def _range(latent: Latent) -> Interval:

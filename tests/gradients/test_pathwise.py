@@ -12,7 +12,7 @@ from jax.scipy.special import logsumexp
 
 import bbvi
 from bbvi.blankets.analysis import analyse
-from bbvi.draws.drawer import Drawer
+from bbvi.draws.drawer import Drawer, Rows
 from bbvi.families import Dirichlet
 from bbvi.gradients.slopes import Slopes
 from bbvi.model.problem import bind
@@ -182,11 +182,12 @@ def test_the_path_that_is_kept_is_that_of_the_draw(name, draws):
         return jax.vmap(lambda s: draws.sample("x", family, p, Address(*words, s)), out_axes=-1)(samples)
 
     one = jax.tree.map(lambda leaf: leaf[None], (params, *words))
-    u, path = drawer.coordinates(True, drawer.prepare(one[0]), *one[1:], samples)
+    rows = Rows(drawer.prepare(one[0]), *one[1:], None, None)
+    u, path = drawer.coordinates(True, rows, samples)
     expected, back = jax.vjp(draw, params)
     np.testing.assert_allclose(u[0], expected, rtol=1e-5, atol=1e-5)
     slope = jnp.asarray(np.random.default_rng(0).normal(size=expected.shape), jnp.float32)
-    found = drawer.along_path(params, jax.tree.map(lambda leaf: leaf[0], path), *words, samples, slope)
+    found = drawer.along_path(*jax.tree.map(lambda leaf: leaf[0], (rows, path)), samples, slope)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, back(slope)[0])
 
 

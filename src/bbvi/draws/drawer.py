@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bbvi.blankets.jaxpr.inline import retrace
 from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, MOVES
@@ -129,6 +129,25 @@ class Prepared(NamedTuple):
     density: Float[Array, "rows _"] | None
 
 
+class Rows(NamedTuple):
+    """One latent's factors of q: lambda, prepared, and where each factor's random numbers are.
+
+    `real` tells which are not padding, and those from `used` on need not be looked at.
+    """
+
+    prepared: Any
+    keys: UInt32[Array, "rows 2"]
+    groups: UInt32[Array, " rows"]
+    elements: UInt32[Array, " rows"]
+    real: Bool[Array, " rows"] | None
+    used: Int[Array, ""] | None
+
+    @property
+    def address(self) -> tuple[Array, Array, Array]:
+        """Where the random numbers of all samples are."""
+        return self.keys, self.groups, self.elements
+
+
 class Drawer:
     """Draw one latent's factors of q for many samples, and evaluate log q_i and its score.
 
@@ -148,28 +167,22 @@ class Drawer:
         density = None if self._density is None else jax.vmap(self._density.before)(params)
         return Prepared(params, jax.vmap(self._drawing.before)(params), density)
 
-    def coordinates(
-        self, on: Array, prepared: Prepared, keys: Array, groups: Array, elements: Array, samples: Array
-    ) -> Any:
+    def coordinates(self, on: Array, rows: Rows, samples: Array) -> Any:
         """Draw many factors, `(rows, *event, samples)`, for the samples with these numbers."""
-        draw = (keys, groups.astype(jnp.uint32), elements.astype(jnp.uint32), samples)
-        axes = {"samples": (None, None, None, 0), "rows": (0, 0, 0, None)}
-        found = self._drawing.many(on, prepared.params, prepared.drawing, *draw, **axes)
+        draw = (rows.prepared.params, rows.prepared.drawing, *rows.address, samples)
+        found = self._drawing.many(on, *draw, samples=(None, None, None, 0), rows=(0, 0, 0, None))
         return (found[-1], found[:-1]) if self.paths and not self._slopes else found[-1]
 
-    def along_path(
-        self, params: Params, path: Any, key: Key, group: Array, element: Array, samples: Array, slope: Array
-    ) -> Params:
+    def along_path(self, row: Rows, path: Any, samples: Array, slope: Array) -> Params:
         """Sum slope * du / dlambda_i over samples, for one factor."""
         if self._slopes:
             return jax.tree.map(lambda of_draw: (slope * of_draw).sum(-1), path)
-        words = key, group.astype(jnp.uint32), element.astype(jnp.uint32)
 
         def draw(p: Params) -> Array:
-            again = lambda stored, sample: self._drawing.again(p, stored, *words, sample)  # noqa: E731
+            again = lambda stored, sample: self._drawing.again(p, stored, *row.address, sample)  # noqa: E731
             return jax.vmap(again, in_axes=(self._drawing.axes[:-1], 0), out_axes=-1)(path, samples)
 
-        return jax.vjp(draw, params)[1](slope)[0]
+        return jax.vjp(draw, row.prepared.params)[1](slope)[0]
 
     def density(self, on: Array, prepared: Prepared, coordinates: Array) -> tuple[Array, Params]:
         """Evaluate log q_i and its score for many factors and samples."""

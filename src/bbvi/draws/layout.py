@@ -1,5 +1,6 @@
 """Algorithms 1 and 2: the factors of q of one step laid out as rows, and drawn."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,17 +11,16 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
-from bbvi.draws.drawer import Drawer
+from bbvi.draws.drawer import Drawer, Rows
 from bbvi.draws.draws import AbstractDraws, Cut, latent_values, only_counted
 from bbvi.draws.rows import (
     Packing,
-    Rows,
-    global_rows,
     in_shape,
     is_packed,
-    local_rows,
+    line_up,
     over_rows,
     pack,
+    prepared,
     tile_size,
     unpack,
     zero_padding,
@@ -28,7 +28,7 @@ from bbvi.draws.rows import (
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
-from bbvi.numerics.address import Key, fold_names
+from bbvi.numerics.address import Key, fold, fold_names
 from bbvi.numerics.xla import materialise, run_time_true, stored, sum_over_samples
 
 Arrays = dict[str, Array]
@@ -90,15 +90,13 @@ class Layout(NamedTuple):
         """Draw a latent, `(rows, *event, samples)`, with the paths of its draws where its drawer keeps them."""
 
         def tile(rows: Rows) -> tuple[tuple[()], Any]:
-            where = (rows.keys, rows.groups, rows.elements)
-            return (), self.latents[name].coordinates(self.on, rows.prepared, *where, samples)
+            return (), self.latents[name].coordinates(self.on, rows, samples)
 
         return over_rows(tile, self.rows[name], self.tiles[name], into=into)[1]
 
     def global_values(self, u: Arrays, samples: Array) -> tuple[Arrays, Arrays]:
         """Give what the model sees of the globals' draws, and the logarithms that q has."""
-        shaped_u = {name: shaped(self.problem, name, u[name]) for name in self.problem.globals}
-        beta, logs = model_values(self.problem.globals, shaped_u, self.on)
+        beta, logs = model_values(self.problem.globals, global_draws(self.problem, u), self.on)
         return beta | self.problem.call_site(self.key, samples), logs
 
     def total_log_q(self, name: str, u: Array) -> Float[Array, " samples"]:
@@ -138,42 +136,38 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    analysis: Analysis,
-    draws: AbstractDraws,
-    params: Lambda,
-    batch: Batch | None,
-    key: Key,
-    cut: Cut,
-    paths: bool = False,
+    analysis: Analysis, draws: AbstractDraws, params: Lambda, batch: Batch | None, key: Key, cut: Cut, *, paths: bool
 ) -> Layout:
     """Lay out the factors of q of a step, for the chunks of a cut; with `paths`, those of the draws are kept."""
-    problem, on, num_samples = analysis.problem, run_time_true(key), cut.chunk
+    problem, on = analysis.problem, run_time_true(key)
     kept = analysis.fitted(batch is not None) if paths else ()
     latents = {name: Drawer(draws, name, latent, paths=name in kept) for name, latent in problem.latents.items()}
     keys = dict(zip(problem.globals, stored(on, fold_names(key, list(problem.globals))), strict=True))
-    rows = {name: global_rows(latents[name], params[name], keys[name], num_samples) for name in problem.globals}
+    rows = {n: line_up(g, params[n], keys[n][None], problem.lengths, None, None) for n, g in problem.globals.items()}
     packings: dict[str, Packing] = {}
     if batch is not None:
         if batch.counts is not None:
             by_axis = {axis: pack(own, problem.lengths[axis]) for axis, own in batch.lengths.items()}
             packings = {n: by_axis[latent.ragged_axes[0]] for n, latent in problem.locals.items() if is_packed(latent)}
-        for name in problem.locals:
-            packing = packings.get(name)
-            rows[name] = local_rows(latents[name], name, batch, key, problem.lengths, packing, num_samples)
+        for name, latent in problem.locals.items():
+            own = jax.vmap(lambda group, name=name: fold(fold(key, group), name))(batch.groups)
+            rows[name] = line_up(latent, batch.params[name], own, problem.lengths, batch, packings.get(name))
     tiles = {}
     for name, of_latent in rows.items():
         inner = int(np.prod(problem.shape(name)[1:])) if name in packings else None
-        tiles[name] = tile_size(len(of_latent.elements), num_samples, inner)
+        tiles[name] = tile_size(len(of_latent.elements), cut.chunk, inner)
+        rows[name] = prepared(of_latent, latents[name], tiles[name], inner)
     return Layout(analysis, batch, key, on, latents, rows, tiles, packings)
 
 
-def model_values(latents: Mapping[str, Latent], u: Arrays, on: Array) -> tuple[Arrays, Arrays]:
-    """Give what the model sees of these draws, and the logarithms that q has."""
-    values = {n: materialise(on, lambda x, latent=latents[n]: latent_values(latent, x), x) for n, x in u.items()}
+def model_values(latents: Mapping[str, Latent], u: Arrays, on: Array | None = None) -> tuple[Arrays, Arrays]:
+    """Give what the model sees of these draws, stored once where there is an `on`, and the logarithms that q has."""
+    see = {name: functools.partial(latent_values, latents[name]) for name in u}
+    values = {name: see[name](x) if on is None else materialise(on, see[name], x) for name, x in u.items()}
     logs = {name: latents[name].family.chart.log_value(x) for name, x in u.items()}
     return values, {name: log for name, log in logs.items() if log is not None}
 
 
-def shaped(problem: Problem, name: str, u: Array) -> Array:
-    """Give a global's rows the shape of its factors."""
-    return in_shape(u, problem.shape(name))
+def global_draws(problem: Problem, u: Arrays) -> Arrays:
+    """Give the rows of globals the shape of their factors."""
+    return {name: in_shape(u[name], problem.shape(name)) for name in problem.globals if name in u}

@@ -3,38 +3,23 @@
 A latent whose first axis is ragged is packed, so that there are no rows of padding between groups.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, UInt32
+from jaxtyping import Array, Int
 
 from bbvi.draws.batch import Batch
-from bbvi.draws.drawer import Drawer
+from bbvi.draws.drawer import Drawer, Rows
 from bbvi.families import Params
 from bbvi.model.latents import Latent
-from bbvi.numerics.address import Key, fold
 from bbvi.numerics.loops import accumulate
 
 _FLOATS_PER_TILE = 1 << 14
 # places of a packed axis come in multiples of this, and so do those in a tile, up to it
 _PLACES = 64
-
-
-class Rows(NamedTuple):
-    """One latent's factors of q: lambda, prepared, and where each factor's random numbers are.
-
-    `real` tells which are not padding, and those from `used` on need not be looked at.
-    """
-
-    prepared: Any
-    keys: UInt32[Array, "rows 2"]
-    groups: Int[Array, " rows"]
-    elements: UInt32[Array, " rows"]
-    real: Bool[Array, " rows"] | None
-    used: Int[Array, ""] | None
 
 
 class Packing(NamedTuple):
@@ -60,39 +45,22 @@ def is_packed(latent: Latent) -> bool:
     return bool(latent.shape) and latent.ragged_axes == latent.shape[:1]
 
 
-def global_rows(drawer: Drawer, params: Params, key: Key, num_samples: int) -> Rows:
-    """Line up the factors of a global latent; `key` is that of the latent."""
-    elements = jnp.asarray(drawer.latent.elements({})).reshape(-1)
-    keys = jnp.broadcast_to(key, (len(elements), 2))
-    groups = jnp.zeros(len(elements), jnp.uint32)
-    return _filled(Rows(_flat(drawer.latent, params), keys, groups, elements, None, None), drawer, num_samples)
-
-
-def local_rows(
-    drawer: Drawer,
-    name: str,
-    batch: Batch,
-    key: Key,
-    lengths: Mapping[str, int],
-    packing: Packing | None,
-    num_samples: int,
+def line_up(
+    latent: Latent, params: Params, keys: Array, lengths: dict[str, int], batch: Batch | None, packing: Packing | None
 ) -> Rows:
-    """Line up the factors of the local latent `name` of all groups of a batch."""
-    latent, params = drawer.latent, batch.params[name]
-    elements = jnp.asarray(latent.elements(dict(lengths)))
-    keys = jax.vmap(lambda group: fold(fold(key, group), name))(batch.groups)
+    """Line up the factors of a global latent, or of a local one in all groups of a batch; `keys` are its own in each."""
+    elements, real, used = jnp.asarray(latent.elements(lengths)), None, None
+    groups = jnp.zeros(1, jnp.uint32) if batch is None else batch.groups.astype(jnp.uint32)
     if packing is None:
-        slots = jnp.repeat(jnp.arange(len(batch.groups)), elements.size)
-        number = jnp.tile(elements.reshape(-1), len(batch.groups))
-        everywhere = batch.real(latent, lengths).reshape(-1) if latent.ragged_axes else None
-        rows = Rows(_flat(latent, params), keys[slots], batch.groups[slots], number, everywhere, None)
-        return _filled(rows, drawer, num_samples)
-    inner = int(np.prod(elements.shape[1:]))
-    flat = _flat(latent, jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params))
-    slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
-    number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
-    rows = Rows(flat, keys[slots], batch.groups[slots], number, real, used)
-    return rows._replace(prepared=over_rows(lambda r: ((), drawer.prepare(r.prepared)), rows, _PLACES * inner)[1])
+        slots, number = jnp.repeat(jnp.arange(len(groups)), elements.size), jnp.tile(elements.reshape(-1), len(groups))
+        if batch is not None and latent.ragged_axes:
+            real = batch.real(latent, lengths).reshape(-1)
+    else:
+        inner = int(np.prod(elements.shape[1:]))
+        params = jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params)
+        slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
+        number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
+    return Rows(_flat(latent, params), keys[slots], groups[slots], number, real, used)
 
 
 def _flat(latent: Latent, params: Params) -> Params:
@@ -101,10 +69,12 @@ def _flat(latent: Latent, params: Params) -> Params:
     return {name: jnp.reshape(leaf, (-1, *entries[name].raw_shape())) for name, leaf in params.items()}
 
 
-def _filled(rows: Rows, drawer: Drawer, num_samples: int) -> Rows:
-    """Prepare rows of which only lambda is known, and fill them up to whole tiles."""
+def prepared(rows: Rows, drawer: Drawer, tile: int, inner: int | None) -> Rows:
+    """Prepare rows of which only lambda is known, filled up to whole tiles; packed ones, which are, by `inner` to a place."""
+    if inner is not None:
+        return rows._replace(prepared=over_rows(lambda r: ((), drawer.prepare(r.prepared)), rows, _PLACES * inner)[1])
     num = len(rows.elements)
-    fill = -num % tile_size(num, num_samples)
+    fill = -num % tile
     if fill:
         rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows)
         new = jnp.arange(num + fill) >= num
@@ -169,7 +139,7 @@ def over_rows(
     return accumulate(one, num // tile if rows.used is None else -(-rows.used // tile), into)
 
 
-def as_rows(leaf: Array, num: int) -> Array:
-    """Turn an array with samples or values last into this many rows: what is missing is zero."""
-    flat = leaf.reshape(-1, leaf.shape[-1])
-    return flat[:num] if len(flat) >= num else jnp.pad(flat, ((0, num - len(flat)), (0, 0)))
+def as_rows(leaf: Array, num: int, row: tuple[int, ...] | None = None) -> Array:
+    """Turn an array into this many rows, of samples or values if no other shape is given: what is missing is zero."""
+    flat = leaf.reshape(-1, *(leaf.shape[-1:] if row is None else row))
+    return flat[:num] if len(flat) >= num else jnp.pad(flat, [(0, num - len(flat)), *[(0, 0)] * (flat.ndim - 1)])

@@ -30,9 +30,10 @@ class Recheck:
     def __init__(self, problem: Problem, groups: AbstractGroups | None, key: Key):
         self._problem, self._groups, self._key = problem, groups, fold(key, "recheck")
 
-        def draw(params: Lambda, key: Key, local: bool) -> dict[str, Array]:
-            latents = problem.locals if local else problem.globals
-            return draw_values(problem, latents, params, key=key, samples=jnp.arange(2, dtype=jnp.uint32))[0]
+        def draw(params: Lambda, key: Key, local: bool) -> list[dict[str, Array]]:
+            latents, samples = problem.locals if local else problem.globals, jnp.arange(2, dtype=jnp.uint32)
+            drawn, _ = draw_values(problem, latents, params, key=key, samples=samples)
+            return [{name: value[..., i] for name, value in drawn.items()} for i in range(2)]
 
         self._draw = eqx.filter_jit(draw, **for_one_run())
 
@@ -42,13 +43,14 @@ class Recheck:
         if not hosts:  # where every term reads everything there is nothing to breach
             return
         seed = int(fold(self._key, step)[0])
-        beta = self._points(params["globals"], fold(self._key, step, 1), False)
+        beta = jax.device_get(self._draw(params["globals"], fold(self._key, step, 1), False))
         z: list[dict[str, Any]] = [{}, {}]
         row = None
         if self._groups is not None:
             group = np.random.default_rng(seed).integers(len(self._groups), size=1)
             row = _row(self._groups.take(group), 0)
-            z = self._points(_row(params["locals"], int(group[0])), fold(self._key, step, 2), True)
+            own = _row(params["locals"], int(group[0]))
+            z = jax.device_get(self._draw(own, fold(self._key, step, 2), True))
         for host in hosts:
             found = host.recheck((beta[0], z[0]), (beta[1], z[1]), row, seed)
             if found is not None:
@@ -57,10 +59,6 @@ class Recheck:
                     "gradient may have been biased. If it is random, declare stochastic=True; if it reads more at some "
                     "values than at others, declare with reads= all that its terms can read"
                 )
-
-    def _points(self, params: Lambda, key: Key, local: bool) -> list[dict[str, Any]]:
-        drawn = jax.device_get(self._draw(params, key, local))
-        return [{name: value[..., i] for name, value in drawn.items()} for i in range(2)]
 
 
 def _row(tree: Any, i: int) -> Any:

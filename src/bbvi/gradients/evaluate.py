@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import Cut, only_counted
 from bbvi.draws.layout import Arrays, Buffers, Layout, zero_padding
-from bbvi.draws.rows import Rows, as_rows, over_rows
+from bbvi.draws.rows import as_rows, over_rows
 from bbvi.families import Params
 from bbvi.gradients.group_blocks import GroupBlocks, group_terms, sum_of_all
 from bbvi.numerics.loops import accumulate
@@ -113,14 +114,15 @@ def over_latents(
     return found, log_q, floored
 
 
-def sum_chunks(cut: Cut, visit: Callable[[Array], tuple[Any, Array, Array | None]]) -> tuple[Any, Array, Array]:
+def sum_chunks(cut: Cut, visit: Callable[..., tuple[Any, Array]]) -> tuple[Any, Array, Array]:
     """Sum over all chunks in the memory of one; also give the ELBO and its standard error.
 
-    `visit(chunk)` are the sums over one, its samples of the ELBO, and which of them count.
+    `visit(samples, counts)` are the sums over one chunk, and its samples of the ELBO.
     """
 
     def see(chunk: int | Array, shift: Array) -> tuple[tuple[Any, Array], Array]:
-        sums, elbo, counts = visit(jnp.asarray(chunk, jnp.uint32))
+        samples, counts = cut.samples(chunk)
+        sums, elbo = visit(samples, counts)
         shift = jnp.where(chunk == 0, elbo[0], shift)
         centred = only_counted(counts, elbo - shift)
         return (sums, jnp.stack([centred.sum(), (centred**2).sum()])), shift

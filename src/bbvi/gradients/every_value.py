@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
 from bbvi.blankets.scope import Scope
-from bbvi.draws.layout import Layout, model_values, shaped
+from bbvi.draws.layout import Layout, global_draws, model_values
 from bbvi.draws.rows import as_rows
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
@@ -84,8 +84,7 @@ class EveryValue:
         are by rows too; `counts` tells which samples count.
         """
         problem = layout.problem
-        of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
-        tables = {name: shaped(problem, name, log_q[name]) for name in problem.globals if name in log_q}
+        of_globals, tables = global_draws(problem, u), global_draws(problem, log_q)
         point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
         now = _first(point) if self._prior.exact else point
         part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
@@ -141,18 +140,16 @@ class EveryValue:
             return materialise(on, some, now.beta | values, now.logs | logs, z | own_values, own_logs | more)
 
         def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
-            if not scope.of_groups:
-                return {name: _none(problem, name) + scope.log_p_i(name, terms) for name in names}
-            found, over_groups = {}, {term: leaf.sum(0) for term, leaf in terms.items()}
-            indices = jax.vmap(scope.indices)(rows)
+            indices = jax.vmap(scope.indices)(rows) if scope.of_groups else []
+            over_groups = {term: leaf.sum(0) for term, leaf in terms.items()} if scope.of_groups else terms
+            found = {}
             for name in names:
                 if name in problem.globals:
                     chosen = scope.spread(name, scope.looked_up(name, terms, indices))
                     found[name] = _none(problem, name) + scope.log_p_i(name, over_groups) + chosen
                 else:
-                    found[name] = jax.vmap(lambda t, i, n=name: _none(problem, n) + scope.of_one_group(n, t, i))(
-                        terms, indices
-                    )
+                    own = jax.vmap(lambda t, i, n=name: _none(problem, n) + scope.of_one_group(n, t, i))
+                    found[name] = own(terms, indices)
             return found
 
         return Part(terms, log_p, scope.reading)

@@ -66,15 +66,12 @@ class GroupBlocks:
         if self.batch.counts is not None:
             rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}
-        for name in self.problem.locals:
+        for name, drawn in self.draws.items():
             packing, shape = self.layout.packings.get(name), scope.problem.shape(name)
-            if packing is None:
-                u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], at, size)
-                for axis, length in enumerate(shape, start=1):
-                    u[name] = jax.lax.slice_in_dim(u[name], 0, length, axis=axis)
-            else:
-                # what stands behind a short group are draws of others: values like any, that no term may read
-                u[name] = jax.lax.dynamic_slice_in_dim(self.draws[name], packing.first[at], shape[0])[None]
+            # what stands behind a short group are draws of others: values like any, that no term may read
+            begin, sizes = (at, (size, *shape)) if packing is None else (packing.first[at], shape)
+            some = jax.lax.dynamic_slice(drawn, (begin, *[0] * (drawn.ndim - 1)), (*sizes, *drawn.shape[len(sizes) :]))
+            u[name] = some if packing is None else some[None]
         return groups, rows, own, u
 
     def _put(self, out: Any, arrays: Any, at: Any) -> Any:

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import MonteCarlo, cut_samples
 from bbvi.draws.layout import lay_out, zero_padding
-from bbvi.draws.rows import Rows
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import sum_chunks
@@ -54,17 +54,16 @@ class LocalExpectation(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, draws, params, batch, key, cut)
+        layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
         tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}
 
-        def visit(chunk: Array) -> tuple[Totals, Float[Array, " samples"], Array | None]:
-            samples, counts = cut.samples(chunk)
+        def visit(samples: Array, counts: Array | None) -> tuple[Totals, Float[Array, " samples"]]:
             u = {name: layout.drawn(name, samples) for name in layout.rows}
             elbo, of_groups, totals = every(layout, u, log_q, samples, counts)
             own = {n: exact[n] if n in exact else layout.total_log_q(n, u[n]) for n in layout.rows}
-            return totals, layout.less_log_q(elbo + layout.scale * of_groups, own), counts
+            return totals, layout.less_log_q(elbo + layout.scale * of_groups, own)
 
         totals, elbo, error = sum_chunks(cut, visit)
         rows = {name: table.gradient(totals[name] / cut.num) for name, table in tables.items()}

@@ -8,20 +8,20 @@ gradient of log p(x, z) - l along it is
 of which the last term, the score, has mean zero and is left out (Roeder, Wu and Duvenaud 2017).
 """
 
+import functools
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import cut_samples, only_counted
 from bbvi.draws.layout import Layout, lay_out
-from bbvi.draws.rows import Rows
 from bbvi.families import Params
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import over_latents, sum_chunks
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.slopes import Slopes
-from bbvi.numerics.address import Key
 from bbvi.numerics.xla import stored
 
 
@@ -53,12 +53,7 @@ class Pathwise(AbstractGradient):
         slopes = Slopes(analysis, data, batch, analysis.fitted(batch is not None))
         cut = cut_samples(draws, analysis.floats_per_draw)
         layout = lay_out(analysis, draws, params, batch, key, cut, paths=True)
-
-        def visit(chunk: Array) -> tuple[Any, Float[Array, " samples"], Array | None]:
-            samples, counts = cut.samples(chunk)
-            return *_chunk(slopes, layout, samples, counts), counts
-
-        (sums, floored), elbo, error = sum_chunks(cut, visit)
+        (sums, floored), elbo, error = sum_chunks(cut, functools.partial(_chunk, slopes, layout))
         means = jax.tree.map(lambda leaf: leaf / cut.num, sums)
         gradient, fisher = (layout.in_shape({name: pair[part] for name, pair in means.items()}) for part in (0, 1))
         return Estimate(**gradient, fisher=fisher, elbo=elbo, elbo_error=error, floored=floored)
@@ -77,12 +72,12 @@ def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None)
         drawer = layout.latents[name]
         density = jax.value_and_grad(drawer.latent.family.log_prob, argnums=(0, 1))
 
-        def one(p: Params, key: Key, group: Array, element: Array, u: Array, slope: Array, path: Any) -> Any:
-            log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(p, u)
-            gradient = drawer.along_path(p, path, key, group, element, samples, only_counted(counts, slope - of_q))
+        def one(row: Rows, u: Array, slope: Array, path: Any) -> Any:
+            log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(row.prepared.params, u)
+            gradient = drawer.along_path(row, path, samples, only_counted(counts, slope - of_q))
             return log_q, (gradient, jax.tree.map(lambda leaf: only_counted(counts, leaf**2).sum(-1), score))
 
-        return jax.vmap(one)(rows.prepared.params, rows.keys, rows.groups, rows.elements, u, slope, path)
+        return jax.vmap(one)(rows, u, slope, path)
 
     inputs = {name: (slopes_of[name], paths[name]) for name in layout.fitted}
     sums, log_q, floored = over_latents(layout, u, counts, tile, inputs)

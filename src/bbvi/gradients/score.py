@@ -79,7 +79,8 @@ class Score(AbstractGradient):
 
     def buffers(self, analysis, params, batch, draws):
         cut = cut_samples(draws, analysis.floats_per_draw, self.num_folds(draws))
-        return lay_out(analysis, draws, params, batch, jnp.zeros(2, jnp.uint32), cut).buffers(cut.chunk)
+        no_key = jnp.zeros(2, jnp.uint32)
+        return lay_out(analysis, draws, params, batch, no_key, cut, paths=False).buffers(cut.chunk)
 
     def _variate(self, draws: AbstractDraws) -> AbstractControlVariate:
         variate = NoControlVariate() if self.control_variate is None else self.control_variate
@@ -88,7 +89,7 @@ class Score(AbstractGradient):
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         variate = self._variate(draws)
         cut = cut_samples(draws, analysis.floats_per_draw, variate.num_folds)
-        layout = lay_out(analysis, draws, params, batch, key, cut)
+        layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
         visit = functools.partial(evaluate, layout, data, rao_blackwell=self.rao_blackwell)
 
         def add(chunk: int | Array, carry: _Carry, totals: Any = None) -> tuple[dict[str, Sums], _Carry]:

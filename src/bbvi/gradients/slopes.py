@@ -16,8 +16,8 @@ from bbvi.blankets.jaxpr.jumps import find_jump
 from bbvi.blankets.scope import Scope
 from bbvi.blankets.trace import AtSamples
 from bbvi.draws.batch import Batch
-from bbvi.draws.draws import latent_values
-from bbvi.draws.layout import shaped
+from bbvi.draws.layout import global_draws, model_values
+from bbvi.draws.rows import as_rows
 from bbvi.families import AbstractChart, Joined, NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.model.latents import Latent
@@ -67,7 +67,12 @@ class Slopes:
         for smooth in (self._prior, *self._groups.values()):
             jump = smooth.jump(self._moved)
             if jump is not None:
-                raise _jumps(jump)
+                latents = ", ".join(map(repr, jump.inputs))
+                raise ValueError(
+                    f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"
+                    f"{jump.line and f' ({jump.line})'}, and where it jumps its derivative would mislead; {_INSTEAD}. If the "
+                    "function is continuous there, write it with jnp.maximum, jnp.clip, jnp.abs or logsumexp"
+                )
 
     def __call__(self, group_blocks: GroupBlocks | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
         """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.
@@ -75,10 +80,9 @@ class Slopes:
         The groups' part carries N/B in the derivative in a global, but not in that in a local, nor in its samples.
         """
         problem, ones = self._problem, jnp.ones(num)
-        of_globals = {name: shaped(problem, name, u[name]) for name in problem.globals}
-        moving, still = self._parted(problem.globals, of_globals)
-        (beta, logs), to_draws = jax.vjp(lambda u: _values(problem.globals, u), moving)
-        held = _values(problem.globals, still)
+        moving, still = self._parted(problem.globals, global_draws(problem, u))
+        (beta, logs), to_draws = jax.vjp(lambda u: model_values(problem.globals, u), moving)
+        held = model_values(problem.globals, still)
         prior, back = jax.vjp(
             lambda beta, logs: self._prior(beta | held[0], logs | held[1], self._data, num), beta, logs
         )
@@ -88,7 +92,11 @@ class Slopes:
             out = {n: jnp.zeros_like(leaf) for n, leaf in group_blocks.draws.items() if n in self._moved}
             (groups, more), found = group_blocks.sweep(lambda *a: self._block((beta, logs), held, num, *a), num, out)
             slopes = jax.tree.map(lambda one, other: one + group_blocks.layout.scale * other, slopes, more)
-        return prior, groups, {n: _as_rows(leaf, u[n]) for n, leaf in (found | to_draws(slopes)[0]).items()}
+        return (
+            prior,
+            groups,
+            {n: as_rows(leaf, len(u[n]), u[n].shape[1:]) for n, leaf in (found | to_draws(slopes)[0]).items()},
+        )
 
     def _parted(self, latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
         """The draws that move along their paths, and the others."""
@@ -105,7 +113,7 @@ class Slopes:
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
             def one(row: Any, u: Draws) -> Array:
-                z, own_logs = _values(latents, u)
+                z, own_logs = model_values(latents, u)
                 return smooth(beta | held[0] | z, logs | held[1] | own_logs, row, num)
 
             return jax.vmap(one)(rows, moving | still).sum(0)
@@ -113,29 +121,6 @@ class Slopes:
         value, back = jax.vjp(total, *globals_, moving)
         *of_globals, of_locals = back(jnp.ones(num))
         return (value, tuple(of_globals)), of_locals
-
-
-def _values(latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
-    """What the model sees of these draws, and the logarithms that q has."""
-    logs = {name: latents[name].family.chart.log_value(x) for name, x in u.items()}
-    return (
-        {name: latent_values(latents[name], x) for name, x in u.items()},
-        {name: log for name, log in logs.items() if log is not None},
-    )
-
-
-def _as_rows(leaf: Array, like: Array) -> Array:
-    flat = leaf.reshape(-1, *like.shape[1:])[: len(like)]
-    return jnp.pad(flat, [(0, len(like) - len(flat))] + [(0, 0)] * (flat.ndim - 1))
-
-
-def _jumps(jump: Jump) -> ValueError:
-    latents = ", ".join(map(repr, jump.inputs))
-    return ValueError(
-        f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"
-        f"{jump.line and f' ({jump.line})'}, and where it jumps its derivative would mislead; {_INSTEAD}. If the function is "
-        "continuous there, write it with jnp.maximum, jnp.clip, jnp.abs or logsumexp"
-    )
 
 
 def _ranges(chart: AbstractChart) -> list[Interval]:

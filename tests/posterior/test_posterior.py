@@ -469,6 +469,7 @@ def test_plot_shows_the_elbo_and_carries_the_verdict(fitted):
 
 def test_html_shows_verdict_and_table(fitted):
     html = fitted._repr_html_()
-    assert f"<b>not converged</b>: {bbvi.Budget(steps=40)}; 40 steps" in html
+    assert html.startswith(f"<p>not converged after 40 steps ({bbvi.Budget(steps=40)}); ")
     assert "<th>mu</th>" in html
-    assert f"not converged: {bbvi.Budget(steps=40)}" in repr(fitted)
+    assert f"not converged after 40 steps ({bbvi.Budget(steps=40)}); " in repr(fitted)
+    assert repr(fitted.summary()).startswith(fitted.verdict + "\n")

@@ -101,10 +101,7 @@ def fit(
     if posterior.outcome is Outcome.NON_FINITE:
         warnings.warn(posterior.stopped, RuntimeWarning, stacklevel=2)
     elif posterior.outcome is Outcome.INTERRUPTED or (posterior.outcome is Outcome.BUDGET and looks):
-        warnings.warn(
-            f"not converged after {posterior._num_steps():,} steps ({posterior.stopped}): look at posterior.plot(), and go on with "
-            "bbvi.fit(..., start=posterior) or a larger budget", RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+        warnings.warn(posterior.verdict, RuntimeWarning, stacklevel=2)
     return posterior
 
 

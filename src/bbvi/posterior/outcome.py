@@ -29,6 +29,13 @@ class Outcome(enum.Enum):
         """The outcome in a sentence for people."""
         return _SENTENCES[self]
 
+    @property
+    def advice(self) -> str:
+        """What to do next."""
+        if self is Outcome.CONVERGED:
+            return "posterior.khat() tells how near q is to the posterior"
+        return "look at posterior.plot(), and go on with bbvi.fit(..., start=posterior) or a larger budget"
+
 
 _SENTENCES = {
     Outcome.CONVERGED: "A stopping rule found that the fit has converged.",

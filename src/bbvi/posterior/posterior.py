@@ -70,9 +70,14 @@ class Posterior:
         """Whether a rule that looks for convergence stopped the fit."""
         return self.outcome is Outcome.CONVERGED
 
+    @property
+    def verdict(self) -> str:
+        """How the fit ended, after how many steps, and what to do next, in one line."""
+        converged = "converged" if self.converged else "not converged"
+        return f"{converged} after {self._num_steps():,} steps ({self.stopped}); {self.outcome.advice}"
+
     def __repr__(self) -> str:
-        verdict = "converged" if self.converged else "not converged"
-        return f"Posterior({self.model!r}; {verdict}: {self.stopped}; {self._num_steps()} steps)"
+        return f"Posterior({self.model!r}; {self.verdict})"
 
     def _num_steps(self) -> int:
         return sum(len(record["elbo"]) for record in self._records)
@@ -205,8 +210,7 @@ class Posterior:
         return to_inference_data(self, n, seed)
 
     def _repr_html_(self) -> str:
-        verdict = "converged" if self.converged else "<b>not converged</b>"
-        return f"<p>{verdict}: {self.stopped}; {self._num_steps()} steps</p>{self.summary()._repr_html_()}"
+        return self.summary()._repr_html_()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write lambda, history and verdict to a file of plain arrays; read it with `bbvi.load`."""

@@ -1,5 +1,6 @@
 """Tables for people and draws for ArviZ."""
 
+import html
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,12 @@ def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
     if "mode" in frame:
         frame["mode"] = frame["mode"].astype("Int64")
     summary = _Summary(frame)
-    summary.attrs["note"] = "; ".join(notes)
+    summary.attrs |= {"verdict": posterior.verdict, "note": "; ".join(notes)}
     return summary
 
 
 class _Summary(pd.DataFrame):
-    """A DataFrame that prints its note below itself."""
+    """A DataFrame that prints the verdict above itself and its note below."""
 
     @property
     def _constructor(self):
@@ -59,12 +60,12 @@ class _Summary(pd.DataFrame):
         return pd.DataFrame(self).astype(object).map(text)
 
     def __repr__(self) -> str:
-        text = self._as_text().to_string()
+        text = f"{self.attrs['verdict']}\n{self._as_text().to_string()}"
         return text + (f"\n({self.attrs['note']})" if self.attrs.get("note") else "")
 
     def _repr_html_(self) -> str:
-        note = self.attrs.get("note")
-        return self._as_text().to_html() + (f"<p>{note}</p>" if note else "")
+        verdict, note = html.escape(self.attrs["verdict"]), self.attrs.get("note")
+        return f"<p>{verdict}</p>{self._as_text().to_html()}" + (f"<p>{note}</p>" if note else "")
 
 
 def _elements(value: Any, groups: Any, name: str, *, discrete: bool):

@@ -3,6 +3,7 @@
 python checkpoint_worker.py CHECKPOINT POSTERIOR SECONDS_PER_CHUNK
 """
 
+import importlib
 import sys
 
 import numpy as np
@@ -35,5 +36,5 @@ def run(checkpoint=None, *, steps=STEPS, data=Y, of=model, stop=bbvi.Converged(1
 if __name__ == "__main__":
     import conftest  # noqa: F401  (the cache of compiled programs)
 
-    sys.modules["bbvi.fitting.run"]._SECONDS_PER_CHUNK = float(sys.argv[3])
+    importlib.import_module("bbvi.fitting.run")._SECONDS_PER_CHUNK = float(sys.argv[3])
     run(sys.argv[1]).save(sys.argv[2])

@@ -1,6 +1,7 @@
 """A run that was stopped, interrupted or killed goes on bit by bit where it stood."""
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -203,7 +204,7 @@ def test_ctrl_c_is_not_lost_where_python_drops_exceptions(where, tmp_path, monke
 
     if where == "while the bar is drawn":
         bar = contextlib.nullcontext(third_call_interrupts)
-        monkeypatch.setattr(sys.modules["bbvi.fitting.fit"], "progress_bar", lambda *_: bar)
+        monkeypatch.setattr(importlib.import_module("bbvi.fitting.fit"), "progress_bar", lambda *_: bar)
     else:
         monkeypatch.setattr(Checkpoint, "save", third_call_interrupts)
     posterior = run(tmp_path / "state.npz", steps=500_000, stop=bbvi.Budget(seconds=10))

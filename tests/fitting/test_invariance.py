@@ -1,5 +1,6 @@
 """A run is a function of model, data, settings and seed: not of chunks, padding, progress, storage or the clock."""
 
+import importlib
 import itertools
 import os
 import subprocess
@@ -17,7 +18,7 @@ import bbvi
 from bbvi.fitting.settings import checked_settings
 from bbvi.model.groups import Cohort
 
-FIT, CHUNKS = sys.modules["bbvi.fitting.fit"], sys.modules["bbvi.fitting.run"]
+FIT, CHUNKS = importlib.import_module("bbvi.fitting.fit"), importlib.import_module("bbvi.fitting.run")
 Y = np.array([0.5, 1.5, 1.0, -0.5, 2.0, 0.0])
 FEW = bbvi.MonteCarlo(12)
 

@@ -111,6 +111,16 @@ JUMPING = {
     "singular vectors": lambda z: jnp.linalg.svd(matrix(z))[0],
     "Q of QR": lambda z: jnp.linalg.qr(matrix(z))[0],
     "copysign": lambda z: jnp.copysign(1.0, z),
+    "a trace that may be negative": lambda z: jnp.tanh(1 / (1 + jnp.einsum("ij,ji->", matrix(z), matrix(z)))),
+    "infinity times z": lambda z: jnp.tanh(inf * z),
+    "z over a constant with a 0": lambda z: jnp.arctan(z / jnp.array([0.0, 1.0, 2.0])),
+    "betainc beyond 1": lambda z: jnp.nan_to_num(jax.scipy.special.betainc(2.0, 3.0, jnp.exp(z))),
+    # choices whose sides do not meet everywhere
+    "where, a factor of the comparison": lambda z: jnp.where(z[0] * jnp.sin(z[1]) > 0, z[0], 0.0),
+    "where, a factor by tanh": lambda z: jnp.where(z[0] * jnp.tanh(z[1]) > 0, z[0], 0.0),
+    "where, a kink far out": lambda z: jnp.where(z[0] > 0, jnp.maximum(z[1] - 20, 0), 0.0),
+    "where, a clip far out": lambda z: jnp.where(z[0] > 0, jnp.clip(z[1], -10, 10), z[1]),
+    "where, a small jump of a large function": lambda z: jnp.where(z > 0, -1e8 * z**2 - 3, -1e8 * z**2),
     # comparisons, rounding, order, indices
     "where": lambda z: jnp.where(z > 0, -1.0, -2.0) * z**2,
     "where of two formulas": lambda z: jnp.where(z > 0, z, z + 1e-2),
@@ -208,6 +218,11 @@ CONTINUOUS = {
     ),
     "under vmap and jit": jax.jit(jax.vmap(lambda x: jnp.maximum(x, 0.0) - jax.nn.softplus(x))),
     "under remat": jax.checkpoint(lambda z: jnp.exp(-jnp.abs(z))),
+    "whole powers": lambda z: (
+        z[:1] ** jnp.arange(4) + jnp.tanh(z[0]) ** jnp.abs(jnp.arange(3)[:, None] - jnp.arange(3))[0].sum()
+    ),
+    "hypot and interp": lambda z: jnp.hypot(z, 1.0) + jnp.interp(z, jnp.arange(3.0), jnp.arange(3.0) ** 2),
+    "a large power": lambda z: jnp.clip(z, -3e38, 3e38) ** 9,
     "a fixed index": lambda z: z[jnp.array([2, 0, 0, 1])],
 }
 

@@ -1,7 +1,7 @@
 """Adaptive numbers of draws: as many as the norm test asks for, decided from earlier steps alone."""
 
 import functools
-import sys
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from bbvi.numerics.address import fold, seed_key
 from tests.checkpoint_worker import run
 from tests.fitting.test_checkpoint import assert_same_run
 
-FIT, CHUNKS = sys.modules["bbvi.fitting.fit"], sys.modules["bbvi.fitting.run"]
+FIT, CHUNKS = importlib.import_module("bbvi.fitting.fit"), importlib.import_module("bbvi.fitting.run")
 DRAWS, FEW = bbvi.AdaptiveDraws(4, 15), bbvi.AdaptiveDraws(4, 16)
 BOTH = Mixed((("x", bbvi.Pathwise()), ("b", bbvi.LocalExpectation(joint=False))))
 

@@ -1,6 +1,6 @@
 """Exact sums over the values of discrete latents: what is exact, what is left to chance, at what cost."""
 
-import sys
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -162,7 +162,7 @@ def by_score():
 @pytest.mark.parametrize("gradient", [ONE_BY_ONE, TOGETHER])
 def test_beside_continuous_latents_in_ragged_groups_the_mean_is_that_of_the_score(gradient, by_score, monkeypatch):
     start, settings, other = by_score
-    monkeypatch.setattr(sys.modules["bbvi.gradients.every_value"], "_MOST_TIMES", 3)
+    monkeypatch.setattr(importlib.import_module("bbvi.gradients.every_value"), "_MOST_TIMES", 3)
     choice = {"rate": bbvi.Score(), "sticky": gradient, "state": gradient, "level": bbvi.Score()}
     mixed = Mixed(tuple(choice.items()))
     one = bbvi.gradient_moments(*ragged_mixture(), start, gradient=mixed, repeats=4000, seed=1, **settings)

@@ -1,7 +1,7 @@
 """Eq. 3, 6 and 10: the estimators' expectations, by summing over all outcomes of all draws."""
 
+import importlib
 import itertools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -79,8 +79,8 @@ def test_blocks_and_tiles_do_not_change_the_gradient(name, estimator, monkeypatc
     for numbers in ([0, 1, 2], [2, 0]):
         truth = model.expected(estimator, 2, numbers=numbers)
         for floats in (1, 1 << 30):
-            monkeypatch.setattr(sys.modules["bbvi.gradients.group_blocks"], "_FLOATS_PER_BLOCK", floats)
-            monkeypatch.setattr(sys.modules["bbvi.draws.rows"], "_FLOATS_PER_TILE", floats)
+            monkeypatch.setattr(importlib.import_module("bbvi.gradients.group_blocks"), "_FLOATS_PER_BLOCK", floats)
+            monkeypatch.setattr(importlib.import_module("bbvi.draws.rows"), "_FLOATS_PER_TILE", floats)
             assert largest_gap(model.expected(estimator, 2, numbers=numbers), truth) < ROUNDING
             monkeypatch.undo()
 

@@ -1,8 +1,8 @@
 """Refuse a log joint that counts a sum several times because another sum was forgotten.
 
 `Normal(0, 1).log_prob(w) + loglik.sum()` has the shape of w, and its total has the likelihood as often as w has elements. A
-single number that is added to an array is meant where it is part of one density, as log sigma is; not where it is itself
-the sum of terms, or a library's density.
+single number that is added to an array is meant where it is part of one density, as log sigma is; not where it is a
+library's density, or a sum of such. Of densities written by hand nobody can tell.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,13 @@ from bbvi.blankets.jaxpr.primitives import ADDITIONS, COPIES
 from bbvi.blankets.jaxpr.run import reached
 from bbvi.blankets.trace import Trace
 
-_SUMS = frozenset("reduce_sum dot_general".split())
 _PASSED = ADDITIONS | COPIES | {"convert_element_type", "broadcast_in_dim", "reshape", "squeeze"}
+#: between a density and its sum
+_MASKED = _PASSED | {"mul", "div", "select_n"}
 
 
 def refuse_forgotten_sums(trace: Trace) -> None:
-    """Raise if a returned array has a sum, or a library's density, added to each of its elements."""
+    """Raise if a returned array has a library's density, or a sum of such, added to each of its elements."""
     jaxpr = trace.inlined.jaxpr
     makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     read = reached(jaxpr, jaxpr.invars[: len(trace.names)])
@@ -41,7 +42,7 @@ def refuse_forgotten_sums(trace: Trace) -> None:
 
 
 def _added(out: Any, makers: dict[Any, Any], read: set[Any], size: int) -> Iterator[Any]:
-    """Yield the equations of single numbers that the user's code adds to an array of this size, if they are sums or densities."""
+    """Yield the equations of single numbers that the user's code adds to an array of this size, if they are densities or their sums."""
     todo = [(out, False)]
     while todo:
         atom, single = todo.pop()
@@ -49,10 +50,22 @@ def _added(out: Any, makers: dict[Any, Any], read: set[Any], size: int) -> Itera
             continue
         eqn = makers[atom]
         library = is_library(eqn)
-        if single and (library or eqn.primitive.name in _SUMS):
+        if single and (library or (eqn.primitive.name == "reduce_sum" and _has_density(eqn.invars[0], makers))):
             yield eqn
         elif not library and (eqn.primitive.name in _PASSED or (single and _scales(eqn, read))):
             todo += [(part, single or (size > 1 and int(np.prod(part.aval.shape)) == 1)) for part in eqn.invars]
+
+
+def _has_density(atom: Any, makers: dict[Any, Any]) -> bool:
+    """Tell whether an array is a library's density, which may be masked and weighed."""
+    todo = [atom]
+    while todo:
+        atom = todo.pop()
+        eqn = None if isinstance(atom, Literal) else makers.get(atom)
+        if eqn is not None and is_library(eqn):
+            return True
+        todo += eqn.invars if eqn is not None and eqn.primitive.name in _MASKED else []
+    return False
 
 
 def _scales(eqn: Any, read: set[Any]) -> bool:

@@ -38,7 +38,7 @@ class Trace:
 
         before = _random_states()
         #: the function as it was written, with the functions that it calls
-        self.closed: ClosedJaxpr = _traced(of_arrays, latents, arrays)
+        self.closed: ClosedJaxpr = jax.make_jaxpr(of_arrays)(latents, arrays)
         if _random_states() != before:
             # another function, so that JAX does not answer with the trace that it has
             _refuse_randomness(self.closed, jax.make_jaxpr(lambda *given: of_arrays(*given))(latents, arrays))
@@ -136,17 +136,6 @@ def _shapes(problem: Problem, names: Any) -> Shapes:
         dtype = jax.dtypes.canonicalize_dtype(int if latent.family.chart.is_discrete else float)
         found[name] = jax.ShapeDtypeStruct(problem.shape(name) + latent.event, dtype)
     return found | jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
-
-
-def _traced(function: Callable[..., Terms], latents: tuple[Shapes, ...], arrays: Any) -> ClosedJaxpr:
-    try:
-        return jax.make_jaxpr(function)(latents, arrays)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise TypeError(
-            "the log joint cannot be traced by JAX: it asks for the value of something that depends on a latent, as `if z > 0:`, "
-            "`float(z)`, NumPy's functions and lists of a latent's length do. Use jnp.where, jax.lax and jnp in their place, or "
-            "wrap the function as it is: bbvi.opaque(fn). JAX's own words are above"
-        ) from error
 
 
 def _random_states() -> Any:

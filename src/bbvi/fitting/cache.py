@@ -62,5 +62,6 @@ def functions_known_by(analysis: Analysis, data: Any, groups: AbstractGroups | N
         for scope in analysis.blankets.scopes:
             latents, row = (point, first_row(groups)) if scope.of_groups and groups else (point[:1], data)
             made = scope.trace.at_samples(tuple(latents), row, 1)
-            things += [np.round(np.asarray(value, float), 4) for value in made.values()]
+            things += [f"{value:.4g}" for term in made.values() for value in np.ravel(term)]
+        problem.raise_failure()
     return digest(things)

@@ -82,16 +82,26 @@ class Checkpoint(NamedTuple):
             yield
             return
         with open(folder / f".{Path(self.path).name}.lock", "w") as file:
+            taken = False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                taken = not os.path.exists(file.name) or not os.path.samestat(
+                    os.fstat(file.fileno()), os.stat(file.name)
+                )
             except BlockingIOError:
+                taken = True
+            except OSError:  # a file system without locks
+                yield
+                return
+            if taken:
                 raise OSError(
                     f"another fit is writing the checkpoint {self.path}: wait until it has ended, or give another path"
-                ) from None
+                )
             try:
                 yield
             finally:
-                os.unlink(file.name)
+                with contextlib.suppress(OSError):
+                    os.unlink(file.name)
 
     def load(self, like: State) -> tuple[State, History, dict[str, str]] | None:
         """Read the state, history and estimators that an earlier call with the same settings left; None if none did."""

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.model.buckets import find_buckets
-from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_rounding, refuse_unfit
+from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_overflow, refuse_rounding, refuse_unfit
 from bbvi.numerics.xla import for_one_run
 
 
@@ -103,7 +103,9 @@ class Stream(AbstractGroups):
                     f"the data source was asked for {len(indices)} groups but row{path} has shape {leaf.shape}; "
                     "__getitem__(indices) must return arrays with leading axis len(indices)"
                 )
-        refuse_unfit(rows, "row", groups=np.asarray(indices))
+        for path, leaf in named_leaves(rows):  # a batch says little of how a column is spread
+            refuse_nan(leaf, f"row{path}", np.asarray(indices))
+            refuse_overflow(leaf, f"row{path}")
         return rows
 
 

@@ -7,6 +7,8 @@ import numpy as np
 
 #: a column may be rounded by this share of its spread
 _MOST_ROUNDING = 1e-3
+#: rows that tell of a column; with fewer, all numbers are looked at together
+_FEW = 10
 _REMEDY = "centre it or rescale it before the fit, or ask for 64 bits by jax.config.update('jax_enable_x64', True)"
 
 
@@ -20,11 +22,11 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def refuse_unfit(tree: Any, name: str, *, groups: np.ndarray | None = None) -> None:
-    """Raise on NaN and on numbers that the device's types cannot hold; `groups` are those on the first axis."""
+def refuse_unfit(tree: Any, name: str) -> None:
+    """Raise on NaN and on numbers that the device's types would change."""
     for path, leaf in named_leaves(tree):
         if isinstance(leaf, np.ndarray):
-            refuse_nan(leaf, name + path, groups)
+            refuse_nan(leaf, name + path)
             refuse_rounding(leaf, name + path)
 
 
@@ -50,23 +52,32 @@ def refuse_rounding(values: np.ndarray, name: str) -> None:
         ValueError: data['time'] holds 1700000000000, which int32 cannot hold; centre it or rescale it before the fit, or \
 ask for 64 bits by jax.config.update('jax_enable_x64', True)
     """
+    refuse_overflow(values, name)
     kept = jax.dtypes.canonicalize_dtype(values.dtype)
-    if kept == values.dtype or values.size == 0 or values.dtype.kind not in "iuf":
+    if kept == values.dtype or values.dtype.kind != "f" or values.size < 3:
+        return
+    shape = (len(values), -1) if len(values) >= _FEW else (-1, 1)
+    columns = np.where(np.isfinite(values), values, np.nan).reshape(shape)
+    columns = columns[:, np.isfinite(columns).any(0)]
+    spread, largest = np.nanmax(columns, 0) - np.nanmin(columns, 0), np.nanmax(np.abs(columns), 0)
+    step = np.spacing(largest.astype(kept)).astype(float)
+    # what differs by the rounding of a double is meant to be equal
+    lost = (spread > 2.0**-40 * largest) & (step > _MOST_ROUNDING * spread)
+    if lost.any():
+        column = int(np.argmax(lost))
+        where = f" in column {column}" if lost.size > 1 else ""
+        raise ValueError(
+            f"{name} has values near {largest[column]:g} that differ by {spread[column]:.3g} at most{where}, and {kept} "
+            f"rounds them to multiples of {step[column]:.3g}; {_REMEDY}"
+        )
+
+
+def refuse_overflow(values: np.ndarray, name: str) -> None:
+    """Raise if a number is beyond what the device's type can hold."""
+    kept = jax.dtypes.canonicalize_dtype(values.dtype)
+    if kept == values.dtype or values.dtype.kind not in "iuf":
         return
     limits = np.iinfo(kept) if values.dtype.kind in "iu" else np.finfo(kept)
     too_large = np.isfinite(values) & ((values > limits.max) | (values < limits.min))
     if too_large.any():
         raise ValueError(f"{name} holds {values[too_large].flat[0]}, which {kept} cannot hold; {_REMEDY}")
-    if values.dtype.kind == "f" and values.ndim:
-        columns = np.where(np.isfinite(values), values, np.nan).reshape(len(values), -1)
-        columns = columns[:, np.isfinite(columns).any(0)]
-        spread, largest = np.nanmax(columns, 0) - np.nanmin(columns, 0), np.nanmax(np.abs(columns), 0)
-        step = np.spacing(largest.astype(kept)).astype(float)
-        lost = (spread > 0) & (step > _MOST_ROUNDING * spread)
-        if lost.any():
-            column = int(np.argmax(lost))
-            where = f" in column {column}" if lost.size > 1 else ""
-            raise ValueError(
-                f"{name} has values near {largest[column]:g} that differ by {spread[column]:.3g} at most{where}, and {kept} "
-                f"rounds them to multiples of {step[column]:.3g}; {_REMEDY}"
-            )

@@ -102,8 +102,11 @@ class Problem:
             ) from error
         except (TypeError, ValueError, IndexError, AttributeError) as error:
             error.add_note(f"This came from {name}. Latents: {self._listed()}.")
-            if isinstance(error, jax.errors.ConcretizationTypeError):
-                error.add_note("JAX traces the function once for all values: write jnp.where(...) in place of `if`.")
+            if isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)):
+                error.add_note(
+                    "JAX traces the function once for all values: write jnp.where(...) in place of `if`, and jnp in place of "
+                    "np; or wrap the function as it is: bbvi.opaque(fn)."
+                )
             raise
         return _named_terms(name, result)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bbvi.blankets.jaxpr.intervals import NO_NUMBERS, REALS, UNIT, Interval
-from bbvi.blankets.jaxpr.primitives import COPIES, JOINS, MOVES
+from bbvi.blankets.jaxpr.primitives import COPIES, JOINS, MOVES, dot_axes
 from bbvi.blankets.jaxpr.seams import Formula
 
 Kinds = frozenset[str]
@@ -153,7 +153,7 @@ def _moved(eqn: Any, *cells: Cell) -> Found:
     if eqn.primitive.name == "slice" and cells[0].columns is not None:
         ends, steps = (eqn.params[name] for name in ("limit_indices", "strides"))
         columns = cells[0].columns[eqn.params["start_indices"][-1] : ends[-1] : steps[-1] if steps else 1]
-        range_ = functools.reduce(Interval.union, columns)
+        range_ = functools.reduce(Interval.union, columns, NO_NUMBERS)
     return Found(range_, decided=decided.pop() if len(decided) == 1 else None)
 
 
@@ -178,9 +178,13 @@ def _put(eqn: Any, into: Cell, *others: Cell) -> Found:
 @rule("mul dot_general conv_general_dilated")
 def _product(eqn: Any, one: Cell, other: Cell) -> Found:
     is_sum = eqn.primitive.name != "mul"
-    is_square = eqn.invars[0] is eqn.invars[1] and not (is_sum and eqn.outvars[0].aval.shape)
+    is_square = eqn.invars[0] is eqn.invars[1]
+    if is_sum and is_square:
+        of_one, of_other = dot_axes(eqn) if eqn.primitive.name == "dot_general" else (0, 1)
+        is_square = of_one == of_other and not eqn.outvars[0].aval.shape
     range_ = one.range.magnitude() * one.range.magnitude() if is_square else one.range * other.range
-    return Found(range_.total() if is_sum else range_, any_infinite(one, other))
+    turned = (one.constant and other.inputs) or (other.constant and one.inputs)  # inf * z has the sign of z
+    return Found(range_.total() if is_sum else range_, ALL if turned else any_infinite(one, other))
 
 
 @rule("reduce_prod cumprod")

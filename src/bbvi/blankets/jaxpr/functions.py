@@ -16,6 +16,7 @@ from bbvi.blankets.jaxpr.continuity import (
     Found,
     absorbs,
     any_infinite,
+    is_float,
     is_real,
     primitive_name,
     rule,
@@ -42,6 +43,8 @@ def _div(eqn: Any, one: Cell, other: Cell) -> Found:
     zero = other.range.has_zero or not is_real(eqn.invars[1])
     if other.inputs and zero:
         return Found(why=f"{primitive_name(eqn)} by what may be 0")
+    if zero and other.formula is not None and not other.formula.variables:
+        return Found(infinite=ALL)  # a constant that is known and may be 0
     return Found(REALS if zero else one.range * other.range.reciprocal(), any_infinite(one))
 
 
@@ -52,7 +55,7 @@ def _integer_pow(eqn: Any, cell: Cell) -> Found:
         return absorbs(eqn) if cell.infinite else Found(why=f"{primitive_name(eqn)} of what may be 0")
     size = abs(power)
     range_ = cell.range.magnitude() if size % 2 == 0 else cell.range
-    range_ = range_.under(lambda x: math.copysign(abs(x) ** size, x)) if size else Interval(1.0, 1.0)
+    range_ = range_.under(lambda x: math.copysign(float(np.float64(abs(x)) ** size), x)) if size else Interval(1.0, 1.0)
     return Found(range_.reciprocal() if power < 0 else range_, any_infinite(cell))
 
 
@@ -64,6 +67,8 @@ def _pow(eqn: Any, base: Cell, power: Cell) -> Found:
         return absorbs(eqn)
     if not base.range.may_be_below(0, True):
         return Found(Interval(0.0, low_open=True))
+    if not is_float(eqn.invars[1]) and not power.range.may_be_below(0):
+        return Found()
     if power.range.may_be_below(0, True) or (base.inputs and power.inputs):
         return Found(why=f"{primitive_name(eqn)} of what may not be positive")
     return Found(infinite=frozenset(["nan"])) if base.range.may_be_below(0) else Found(Interval(0.0), NONE)
@@ -131,13 +136,16 @@ def _inside_one(eqn: Any, cell: Cell) -> Found:
 
 @rule("lgamma digamma polygamma zeta", ALL)
 def _gamma(eqn: Any, *cells: Cell) -> Found:
-    positive = not any(cell.range.may_be_below(0, True) for cell in cells if cell.inputs)
-    return Found(why=None if positive else f"{primitive_name(eqn)} of what may not be positive")
+    low = 1 if eqn.primitive.name == "zeta" else 0
+    positive = not any(cell.range.may_be_below(low, True) for cell in cells if cell.inputs)
+    return Found(why=None if positive else f"{primitive_name(eqn)} of what may not be above {low}")
 
 
 @rule("igamma igammac regularized_incomplete_beta random_gamma_grad igamma_grad_a", ALL)
 def _incomplete(eqn: Any, *cells: Cell) -> Found:
     positive = not any(cell.range.may_be_below(0) for cell in cells if cell.inputs)
+    if eqn.primitive.name == "regularized_incomplete_beta":
+        positive &= not (-cells[2].range).may_be_below(-1)
     bounded = eqn.primitive.name not in ("random_gamma_grad", "igamma_grad_a")
     return Found(UNIT if bounded else REALS, NONE if positive else frozenset(["nan"]))
 

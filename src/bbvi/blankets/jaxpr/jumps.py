@@ -34,11 +34,11 @@ from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
 #: functions of JAX that are continuous and have the right derivative, though they use such operations
 _TRUSTED = frozenset(
     "logsumexp softmax log_softmax logmeanexp standardize elu selu celu leaky_relu hard_tanh sparse_plus ndtr ndtri log_ndtr "
-    "entr rel_entr kl_div betaln xlogy xlog1py sinc i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm odeint".split()
+    "entr rel_entr kl_div betaln xlogy xlog1py sinc i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm hypot interp odeint".split()
 )
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
 _CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2".split())
-_JAX, _NUMPYRO = (os.path.dirname(str(module.__file__)) for module in (jax, numpyro))
+_JAX, _NUMPYRO = (os.path.join(os.path.dirname(str(module.__file__)), "") for module in (jax, numpyro))
 
 
 class _Place(NamedTuple):

@@ -9,9 +9,13 @@ import jax
 import numpyro
 
 _BBVI = Path(__file__).parents[2]
-_MACHINERY = (*(os.path.dirname(str(module.__file__)) for module in (jax, equinox)), "<")
+_MACHINERY = (*(os.path.join(os.path.dirname(str(module.__file__)), "") for module in (jax, equinox)), "<")
 #: densities, and the special functions that they call
-_DENSITIES = (os.path.dirname(str(numpyro.__file__)), str(_BBVI / "families"), str(_BBVI / "numerics"))
+_DENSITIES = (
+    os.path.join(os.path.dirname(str(numpyro.__file__)), ""),
+    str(_BBVI / "families"),
+    str(_BBVI / "numerics"),
+)
 #: models that are written as a user's are
 _MODELS = str(_BBVI / "study")
 

@@ -7,7 +7,7 @@ argument), so that a few points do.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,8 +19,9 @@ from bbvi.blankets.jaxpr.primitives import COPIES
 from bbvi.blankets.jaxpr.run import bind
 
 _DEEPEST, _MOST_VARIABLES = 60, 6
-_POINTS = 4
-_CLOSE = 1e-5
+#: of the random points: a kink far out must not be missed
+_SIZES = (1.0, 1.0, 30.0, 1e3, 1e5)
+_CLOSE, _ROUNDING = 1e-5, 2e-6
 
 Assignment = dict["Formula", np.ndarray]
 
@@ -59,24 +60,31 @@ def meet(comparison: Formula, cases: list[Formula]) -> bool:
     variables = frozenset().union(left.variables, right.variables, *(case.variables for case in cases))
     if any(not jnp.issubdtype(v.aval.dtype, jnp.floating) for v in variables):
         return False
-    rng = np.random.default_rng(0)
-    seen = 0
-    for _ in range(_POINTS):
-        random = {v: _random(v, rng) for v in variables}
-        scale = max(float(np.max(np.abs(case.at(dict(random))))) for case in cases)
+    if left.variables & right.variables:
+        return False
+    rng, seen = np.random.default_rng(0), 0
+    for size in _SIZES:
+        random = {v: _random(v, size, rng) for v in variables}
         for one, other in ((left, right), (right, left)):
-            for unknown in one.variables - other.variables:
-                for root in _solve(one, unknown, np.asarray(other.at(dict(random))), random):
+            for unknown in one.variables:
+                roots = _solve(one, unknown, np.asarray(other.at(dict(random))), random)
+                if roots is None:
+                    return False
+                for root in roots:
                     point = {**random, unknown: np.asarray(root, unknown.aval.dtype)}
-                    first, *others = (np.asarray(case.at(dict(point)), float) for case in cases)
+                    values = [np.asarray(case.at(point), float) for case in cases]
+                    if not all(np.isfinite(value).all() for value in values):
+                        continue  # far out, where exp overflows
                     seen += 1
-                    if not all(_equal(first, value, scale) for value in others):
+                    largest = max(float(np.max(np.abs(value), initial=0)) for value in point.values())
+                    close = _CLOSE * np.abs(values[0]) + _ROUNDING * largest
+                    if not all((np.abs(value - values[0]) <= close).all() for value in values):
                         return False
-    return seen >= _POINTS
+    return seen >= len(_SIZES)
 
 
-def _random(variable: Formula, rng: np.random.Generator) -> np.ndarray:
-    inside, raw = variable.range, rng.normal(size=variable.aval.shape)
+def _random(variable: Formula, size: float, rng: np.random.Generator) -> np.ndarray:
+    inside, raw = variable.range, size * rng.normal(size=variable.aval.shape)
     if not math.isinf(inside.high - inside.low):
         raw = inside.low + (inside.high - inside.low) * rng.uniform(0.05, 0.95, variable.aval.shape)
     elif not math.isinf(inside.low):
@@ -86,24 +94,18 @@ def _random(variable: Formula, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(raw, variable.aval.dtype)
 
 
-def _equal(one: np.ndarray, other: np.ndarray, scale: float) -> bool:
-    return bool(np.all(np.isfinite(one)) and np.all(np.abs(one - other) <= _CLOSE * scale))
-
-
-def _solve(formula: Formula, unknown: Formula, value: np.ndarray, random: Assignment) -> Iterator[np.ndarray]:
-    """Solve formula = value for a variable that stands in it once, inside its range; nothing where that is not known."""
+def _solve(formula: Formula, unknown: Formula, value: np.ndarray, random: Assignment) -> list[np.ndarray] | None:
+    """Find all solutions of formula = value for a variable, inside its range; None where that is not known."""
     if formula is unknown:
         value = np.broadcast_to(value, unknown.aval.shape)
-        if np.all(value >= unknown.range.low) and np.all(value <= unknown.range.high):
-            yield value
-        return
+        return [value] if np.all(value >= unknown.range.low) and np.all(value <= unknown.range.high) else []
     inside = [number for number, part in enumerate(formula.parts) if unknown in part.variables]
-    if len(inside) != 1:
-        return
-    (number,) = inside
-    others = [np.asarray(part.at(dict(random))) for k, part in enumerate(formula.parts) if k != number]
-    for before in _inverse(formula.eqn, number, value, *others):
-        yield from _solve(formula.parts[number], unknown, before, random)
+    others = [np.asarray(part.at(dict(random))) for part in formula.parts if unknown not in part.variables]
+    before = _inverse(formula.eqn, inside[0], value, *others) if len(inside) == 1 else None
+    found = [_solve(formula.parts[inside[0]], unknown, one, random) for one in before or []]
+    if before is None or any(roots is None for roots in found):
+        return None
+    return [root for roots in found for root in roots or []]
 
 
 #: the arguments that make an operation give this value: the first ones or the second ones, with the other one known
@@ -122,10 +124,10 @@ _INVERSES: dict[str, Callable[..., list[Any]]] = {
 }
 
 
-def _inverse(eqn: Any, number: int, value: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Return the arguments at this place that make an operation give this value."""
+def _inverse(eqn: Any, number: int, value: np.ndarray, *others: np.ndarray) -> list[np.ndarray] | None:
+    """Return the arguments at this place that make an operation give this value; None if that is not known."""
     name = "square" if eqn.params.get("y") == 2 else eqn.primitive.name
     if name not in _INVERSES:
-        return []
+        return None
     with np.errstate(all="ignore"):
         return [root for root in _INVERSES[name](number == 0, value, *others) if np.all(np.isfinite(root))]

@@ -733,7 +733,7 @@ def test_a_function_that_asks_for_a_latents_value_is_told_what_to_do(log_joint):
 
 def test_a_fit_that_ends_on_its_budget_warns_if_it_looked_for_convergence():
     model = bbvi.Model(lambda z, _: -0.5 * z["x"] ** 2, x=bbvi.real())
-    with pytest.warns(RuntimeWarning, match=r"not converged after 3 steps \(Budget\(steps=3\)\): .*start=posterior"):
+    with pytest.warns(RuntimeWarning, match=r"not converged after 3 steps \(Budget\(steps=3\)\); .*start=posterior"):
         bbvi.fit(model, stop=[bbvi.Converged(), bbvi.Budget(steps=3)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -70,7 +70,7 @@ class GroupBlocks:
             packing, shape = self.layout.packings.get(name), scope.problem.shape(name)
             # what stands behind a short group are draws of others: values like any, that no term may read
             begin, sizes = (at, (size, *shape)) if packing is None else (packing.first[at], shape)
-            some = jax.lax.dynamic_slice(drawn, (begin, *[0] * (drawn.ndim - 1)), (*sizes, *drawn.shape[len(sizes) :]))
+            some = jax.lax.dynamic_slice(drawn, _corner(begin, drawn.ndim), (*sizes, *drawn.shape[len(sizes) :]))
             u[name] = some if packing is None else some[None]
         return groups, rows, own, u
 
@@ -80,8 +80,13 @@ class GroupBlocks:
             packing = self.layout.packings.get(name)
             begin = at if packing is None else packing.first[at]
             value = leaf if packing is None else leaf[0]
-            new[name] = jax.lax.dynamic_update_slice(out[name], value, (begin, *[0] * (value.ndim - 1)))
+            new[name] = jax.lax.dynamic_update_slice(out[name], value, _corner(begin, value.ndim))
         return new
+
+
+def _corner(begin: Any, ndim: int) -> list[Any]:
+    """Return the first indices of a slice along the first axis, all of one type."""
+    return [begin, *[jnp.zeros_like(begin)] * (ndim - 1)]
 
 
 def group_terms(

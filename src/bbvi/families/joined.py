@@ -24,6 +24,13 @@ class _JoinedConstraint(constraints.Constraint):
     def __repr__(self):
         return f"Joined({', '.join(f'{part.shape[0]} of {part.support}' for part in self.parts)})"
 
+    def eq(self, other, static=False):
+        return isinstance(other, _JoinedConstraint) and repr(self) == repr(other)
+
+    def tree_flatten(self):
+        # numpyro before 0.22 asks every constraint for it
+        return (), ((), {"parts": self.parts})
+
 
 class Joined(AbstractChart):
     """The vectors of several charts, one after the other."""

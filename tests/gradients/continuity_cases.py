@@ -77,8 +77,8 @@ JUMPING = {
     "exp of log of what may be negative": lambda z: jnp.where(jnp.isnan(jnp.log(z)), 1.0, z),
     "plus infinity under a minimum": lambda z: jnp.minimum(jnp.where(z > 0, inf, z), 2.0),
     "exp of minus an infinity": lambda z: jnp.exp(-jnp.where(z > 0, inf, z)),
-    "uniform densities in a mixture": lambda z: jnp.logaddexp(
-        dist.Uniform(0.0, 1.0).log_prob(z), dist.Normal(0, 1).log_prob(z)
+    "a uniform density in a mixture": lambda z: jnp.logaddexp(
+        jnp.where((z > 0) & (z < 1), 0.0, -inf), dist.Normal(0, 1).log_prob(z)
     ),
     # branch cuts
     "arctan2": lambda z: jnp.arctan2(z, z - 1.0),

@@ -1,4 +1,4 @@
-"""Numbers in data: what is refused because it would reach the model as something else."""
+"""Refuse numbers in data that would reach the model as other numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which operations on arrays are continuous, and what they make of infinities; `functions.py` has those of numbers.
+"""Tell which operations on arrays are continuous, and what they make of infinities; `functions.py` has those of numbers.
 
 A rule looks at one equation and the cells of its arguments. It returns the range of the result and the infinities it may
 be, or says why the result may jump. What has no rule is not known to be continuous.

@@ -1,4 +1,4 @@
-"""Which functions of numbers are continuous, at what ranges of their arguments, and what they make of infinities."""
+"""Tell which functions of numbers are continuous, at what ranges of their arguments, and what they make of infinities."""
 
 import functools
 import math

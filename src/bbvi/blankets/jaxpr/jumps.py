@@ -1,4 +1,4 @@
-"""Is a function continuous in its inputs? Shown from its trace, or taken not to be.
+"""Show from its trace that a function is continuous in its inputs; where that is not shown, it is taken to jump.
 
 A pathwise gradient follows the derivative of log p in z, and would be wrong, without a sign of it, where log p jumps. So
 every variable of the trace gets a cell: the inputs it reads, the range of its values, whether it may be infinite, and

@@ -13,7 +13,6 @@ from bbvi.fitting.noise import noise_of_latents
 from bbvi.fitting.optimizers import adagrad
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice, Pilot
-from bbvi.gradients.mixed import Mixed
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_one_run
@@ -30,11 +29,6 @@ class Choosing(NamedTuple):
     groups: AbstractGroups | None
     batch_size: int
     key: Key
-
-    def again(self, estimators: Mapping[str, str]) -> AbstractGradient:
-        """Return the estimators that a checkpoint names."""
-        known = {repr(gradient): gradient for gradient in self.choice.candidates()}
-        return Mixed(tuple((name, known[words]) for name, words in estimators.items()))
 
     def pilot(self, params: dict[str, Lambda], seen: Mapping[str, float]) -> Pilot:
         """Return what a choice is made by at this lambda; `seen` is the noise of the steps made until then."""

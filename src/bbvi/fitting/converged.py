@@ -10,7 +10,7 @@ are below `gain` nats. A step size too small to move, noise too large to see thr
 from firing.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
 _AHEAD = 0.5 / (1 / (_POWER + 2) - 1 / (_LATE + 2))
 _OFTEN = 20
+#: how much wider tolerances are under subsampling
+_SUBSAMPLED = 10.0
 
 
 class Averages(NamedTuple):
@@ -62,8 +64,7 @@ class State(NamedTuple):
 class Converged(AbstractStop):
     """Stop when every latent's parameters are known to `tolerance` standard deviations of q, and the ELBO to `gain`.
 
-    Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B) and the gain by N / B.
-    When the rule fires, the average of late iterates replaces the last one, unless its ELBO is clearly lower.
+    Under subsampling, where noise cannot fall as fast, both are ten times as wide. When the rule fires, the average of late iterates replaces the last one, unless its ELBO is clearly lower.
 
     Examples:
         >>> import bbvi
@@ -71,6 +72,7 @@ class Converged(AbstractStop):
         100
     """
 
+    goes_on: ClassVar[bool] = True
     tolerance: float = 0.02
     gain: float = 0.02
     min_steps: int = 100
@@ -102,15 +104,19 @@ class Converged(AbstractStop):
             batch = jax.tree.map(lambda leaf: leaf[info.batch.groups], state.rows)
             batch = jax.vmap(_follow)(batch, after["rows"], estimate.rows, estimate.fisher["rows"])
             seen = jax.tree.map(lambda leaf: scale * leaf.sum(0), jax.vmap(_distances)(batch))
-            rows_distance = jax.tree.map(lambda old, new: _toward(old, new, steps), rows_distance, seen)
+            rows_distance = jax.tree.map(lambda old, new: toward(old, new, steps), rows_distance, seen)
             distances |= rows_distance
             new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.groups].set(rows), state.rows, batch)
-        done = steps >= self.min_steps
+        done, wider = steps >= self.min_steps, _SUBSAMPLED if scale > 1 else 1.0
         for distance in distances.values():
-            done &= distance.total <= self.tolerance**2 * scale * distance.num
-        done &= sum(distance.total for distance in distances.values()) / 2 <= self.gain * scale
-        done &= sum(distance.ahead for distance in distances.values()) / 2 <= self.gain * scale
+            done &= distance.total <= (wider * self.tolerance) ** 2 * distance.num
+        done &= sum(distance.total for distance in distances.values()) / 2 <= wider * self.gain
+        done &= sum(distance.ahead for distance in distances.values()) / 2 <= wider * self.gain
         return State(steps, new_globals, new_rows, rows_distance), done
+
+    def most_gain(self, num_groups: int, batch_size: int) -> float:
+        """Return how many nats may be left to gain."""
+        return self.gain * (_SUBSAMPLED if batch_size < num_groups else 1.0)
 
     def noise(self, state):
         out = {}
@@ -139,7 +145,7 @@ def _start(params: Any, count: Array) -> Averages:
     return Averages(count, *[jax.tree.map(jnp.zeros_like, params)] * 6)
 
 
-def _toward(mean: Array, value: Array, count: Array, power: float = _POWER) -> Array:
+def toward(mean: Any, value: Any, count: Any, power: float = _POWER) -> Any:
     """Average with polynomial decay: the weight of iterate t grows as t**power, so that the start is forgotten."""
     return mean + (power + 1) / (count + power) * (value - mean)
 
@@ -148,7 +154,7 @@ def _follow(averages: Averages, params: Any, gradient: Any, fisher: Any) -> Aver
     steps = averages.steps + 1
 
     def follow(means: Any, values: Any, power: float = _POWER) -> Any:
-        return jax.tree.map(lambda mean, value: _toward(mean, value, steps, power), means, values)
+        return jax.tree.map(lambda mean, value: toward(mean, value, steps, power), means, values)
 
     # before the first gradient there is none to differ from: its own square stands in, and is soon forgotten
     noise = jax.tree.map(lambda g, last: jnp.where(steps > 1, (g - last) ** 2 / 2, g**2), gradient, averages.last)

@@ -17,6 +17,7 @@ from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.cache import compiled, functions_known_by
 from bbvi.fitting.checkpoint import Checkpoint, History, fingerprint
 from bbvi.fitting.choose import Choosing
+from bbvi.fitting.converged import Converged
 from bbvi.fitting.loop import Method
 from bbvi.fitting.natural import natural
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
@@ -147,8 +148,7 @@ def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posteri
             saved = run.checkpoint.load(state)
         if saved is not None:
             state, history, estimators = saved
-            if run.choosing is not None and int(state.step) > run.choosing.choice.pilot_steps:
-                run = run.with_estimator(run.choosing.again(estimators))
+            run = run.resumed(int(state.step), estimators)
         yield from drain(run, state, history)
 
 
@@ -182,10 +182,17 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     estimator.check(settings.draws)
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
-    loop = compiled(analysis, flat, Method(estimator, settings.draws, optimizer, settings.stops, size, capacity))
+    method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings.stops))
+    loop = compiled(analysis, flat, method)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     run = Run(settings, loop, params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
+
+
+def _watch(stops: Sequence[AbstractStop]) -> AbstractStop | None:
+    """Return what has to follow the steps beside these rules, so that a claim of convergence can be verified."""
+    claims = any(rule.outcome is Outcome.CONVERGED for rule in stops)
+    return Converged() if claims and not any(isinstance(rule, Converged) for rule in stops) else None
 
 
 def _checkpoint(run: Run) -> Checkpoint:

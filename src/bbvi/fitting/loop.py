@@ -30,6 +30,8 @@ class Method(NamedTuple):
     stops: tuple[AbstractStop, ...] = ()
     batch_size: int = 0
     capacity: int = 1
+    #: a rule that is followed and does not stop the loop
+    watch: AbstractStop | None = None
 
 
 class State(NamedTuple):
@@ -45,6 +47,8 @@ class State(NamedTuple):
     fired: Array
     #: which latent's gradient was not finite, or -1; one beyond the last if the ELBO was not
     broken: Array
+    #: how many times a rule fired and was refuted
+    refuted: Array
 
 
 class Record(NamedTuple):
@@ -68,7 +72,8 @@ class Loop:
 
     def __init__(self, analysis: Analysis, method: Method):
         self.analysis, self.method = analysis, method
-        self.gradient, draws, self.optimizer, self.stops, self.batch_size, self.capacity = method
+        self.gradient, draws, self.optimizer, stops, self.batch_size, self.capacity, watch = method
+        self.stops = stops if watch is None else (*stops, watch)
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
         # the state's buffers are given away: a step must not copy the rows of all groups
         self._compiled = eqx.filter_jit(self._run, donate="all-except-first", **for_many_runs())
@@ -79,33 +84,23 @@ class Loop:
         rows = init_rows(self.optimizer, params["locals"])
         optimizer = {"globals": self.optimizer.init(fitted["globals"]), "locals": rows}
         stops = tuple(stop.init(fitted) for stop in self.stops)
-        state = State(params, optimizer, stops, self.draws.init(), jnp.int32(0), jnp.int32(-1), jnp.int32(-1))
-        return own_copy(state)
+        none, zero = jnp.int32(-1), jnp.int32(0)
+        return own_copy(State(params, optimizer, stops, self.draws.init(), zero, none, none, zero))
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """Draw the groups of a step's batch."""
         return draw_groups(key, step, self.analysis.problem.num_groups, self.batch_size)
 
-    def run(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int):
+    def run(
+        self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int, *, moving: bool = True
+    ) -> tuple[State, Record, Array]:
         """Make up to `steps` steps, fewer when a rule fires; return the state, the record, and how many were made.
 
-        The state handed in is used up.
+        The state handed in is used up. Without `moving` lambda stays where it is, no rule fires, and every step has the same
+        number of draws: what is recorded and averaged is that of one lambda.
         """
         source = self.source(groups, key, int(state.step), steps)
-        return self._compiled((key, data, source, state.step + steps), state)
-
-    def elbos(self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int) -> np.ndarray:
-        """Estimate the ELBO at the state's lambda as each of the first `steps` steps of a run would."""
-        here, going, out = state, own_copy(state), []
-        for step in range(steps):
-            # the same number of draws in all steps, wherever lambda is
-            params, draws = own_copy((here.params, here.draws))
-            at = going._replace(
-                params=params, draws=draws, step=jnp.int32(step), fired=jnp.int32(-1), broken=jnp.int32(-1)
-            )
-            going, record, _ = self.run(at, key, data, groups, 1)
-            out.append(float(record.elbo[0]))
-        return np.array(out)
+        return self._compiled((key, data, source, state.step + steps, jnp.bool_(moving)), state)
 
     def source(self, groups: AbstractGroups | None, key: Key, step: int, steps: int) -> Any:
         """Return what `batch` takes rows from: the groups, or the rows of the next steps that were fetched from a stream.
@@ -129,8 +124,8 @@ class Loop:
     def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
         return {"globals": params["globals"] if self.analysis.fit_globals else {}, "locals": params["locals"]}
 
-    def _run(self, kept: tuple[Key, Any, Any, Array], state: State) -> tuple[State, Record, Array]:
-        key, data, source, end = kept
+    def _run(self, kept: tuple[Key, Any, Any, Array, Array], state: State) -> tuple[State, Record, Array]:
+        key, data, source, end, moving = kept
         zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
         record = Record(zeros, zeros, zeros, counts, counts)
         begin = state.step
@@ -150,7 +145,7 @@ class Loop:
         def body(carry):
             state, record, buffers = carry
             i = state.step - begin
-            state, info, buffers = self._step(state, key, data, source, i, buffers)
+            state, info, buffers = self._step(state, (key, data, source, moving), i, buffers)
             return state, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), record, info), buffers
 
         state, record, _ = jax.lax.while_loop(go_on, body, (state, record, buffers))
@@ -171,8 +166,9 @@ class Loop:
         return Batch(groups, rows, lengths, local, counts, num_groups=num)
 
     def _step(
-        self, state: State, key: Key, data: Any, source: Any, i: Array, buffers: Any
+        self, state: State, kept: tuple[Key, Any, Any, Array], i: Array, buffers: Any
     ) -> tuple[State, Record, Any]:
+        key, data, source, moving = kept
         batch = self.batch(state.params, key, state.step, source, i)
 
         def by(draws: AbstractDraws, key: Key, buffers: Any) -> Estimate:
@@ -183,24 +179,29 @@ class Loop:
         before, after, optimizer = self._ascend(state, estimate, batch)
         broken = self._broken(estimate, after)
         good = broken < 0
-        after = jax.tree.map(lambda new, old: jnp.where(good, new, old), after, before)
+        after = jax.tree.map(lambda new, old: jnp.where(good & moving, new, old), after, before)
+        draws = jax.tree.map(lambda new, old: jnp.where(moving, new, old), draws, state.draws)
         info = Info(estimate, batch)
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)
             stops.append(stop_state)
-            fired = jnp.where(good & fires & (fired < 0), number, fired)
+            fires &= good & moving & (number < len(self.method.stops))
+            fired = jnp.where(fires & (fired < 0), number, fired)
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
         changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
         change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
-        new = State(params, optimizer, tuple(stops), draws, state.step + good, fired, broken)
+        new = state._replace(
+            params=params, optimizer=optimizer, stops=tuple(stops), draws=draws, step=state.step + good,
+            fired=fired, broken=broken,
+        )  # fmt: skip
         if self.analysis.problem.opaque:
             # a call that failed can be made again: all of the state stays that of the last good step
-            kept = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)
-            new = kept._replace(broken=broken)
+            last = jax.tree.map(lambda one, other: jnp.where(good, one, other), new, state)
+            new = last._replace(broken=broken)
         return new, record, estimate.buffers
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):

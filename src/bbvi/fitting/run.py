@@ -1,9 +1,9 @@
 """Algorithms 1 and 2 in compiled chunks of steps: how long a chunk is, why a fit stops, and what it keeps."""
 
 import contextlib
-import math
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -15,11 +15,15 @@ from bbvi.fitting.checkpoint import Checkpoint, History
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
+from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
 from bbvi.fitting.settings import Settings
 from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
+from bbvi.fitting.verify import candidate, verify
 from bbvi.gradients.abstract import AbstractGradient
+from bbvi.gradients.mixed import Mixed
+from bbvi.gradients.score import Score
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.numerics.address import Key, fold
@@ -28,9 +32,7 @@ from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.values import own_lengths
 
 _SECONDS_PER_CHUNK = 0.3
-_DRAWS_TO_COMPARE = 2000
-_STEPS_TO_COMPARE = 10
-_GROUPS_TO_COMPARE = 500
+_LEAST_TO_VERIFY = 1500
 
 
 class Run(NamedTuple):
@@ -52,6 +54,15 @@ class Run(NamedTuple):
         loop = self.loop if gradient is self.loop.gradient else compiled(self.loop.analysis, self.data, method)
         return self._replace(loop=loop, choosing=None)
 
+    def resumed(self, step: int, estimators: Mapping[str, str]) -> "Run":
+        """Go on with the estimators that a checkpoint names."""
+        analysis, choice = self.loop.analysis, self.choosing and self.choosing.choice
+        before = self.loop.gradient.by_latent(analysis)
+        if estimators == self.loop.gradient.named(analysis):
+            return self if choice is not None and step <= choice.pilot_steps else self._replace(choosing=None)
+        known = {repr(own): own for own in (Score(), *before.values(), *(choice.candidates() if choice else ()))}
+        return self.with_estimator(Mixed(tuple((name, known[words]) for name, words in estimators.items())))
+
 
 class End(NamedTuple):
     """How a fit ended, in words too, and the number of the rule that ended it."""
@@ -69,7 +80,8 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
     """Run chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
     began = saved = time.monotonic()
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
-    steps, first, end = 1, True, _end(run, state, began)
+    steps, first = 1, True
+    end, run, state = _verified(run, state, history, began)
     while end is None:
         with deferred_interrupt() as interrupt:
             if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
@@ -97,19 +109,17 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
         # the first call compiled: its time says nothing
         steps = 10 if first and run.recheck is None else next_length(steps, took, max(1, count))
         first = False
-        end = _end(run, state, began) or (_INTERRUPTED if interrupt.is_set() else None)
+        end = _INTERRUPTED if interrupt.is_set() else None
+        if end is None:
+            end, run, state = _verified(run, state, history, began)
         if end is None:
             try:
                 yield _posterior(run, own_copy(state.params), history, _RUNNING)
             except KeyboardInterrupt:
                 end = _INTERRUPTED
-    params = state.params
     if int(state.broken) < 0:
         _save(run, state, history, end.outcome)
-    if end.outcome is Outcome.CONVERGED:
-        with _keeping_posterior(run, state, history):
-            params = _final_params(run, state, end.rule)
-    yield _posterior(run, params, history, end)
+    yield _posterior(run, state.params, history, end)
 
 
 def _end(run: Run, state: State, began: float) -> End | None:
@@ -194,24 +204,42 @@ def next_length(steps: int, took: float, made: int) -> int:
     return max(1, min(10 * steps, int(_SECONDS_PER_CHUNK * made / max(took, 1e-6))))
 
 
-def _final_params(run: Run, state: State, number: int) -> dict[str, Lambda]:
-    """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
-    loop = run.loop
-    average = run.settings.stops[number].average(state.stops[number], state.params)
-    if average is None:
-        return state.params
-    if not loop.analysis.fit_globals:
-        average["globals"] = state.params["globals"]
-    steps = max(_STEPS_TO_COMPARE, math.ceil(_DRAWS_TO_COMPARE / loop.draws.num))
-    if run.groups is not None:
-        steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(run.groups)) / loop.batch_size))
+def _verified(run: Run, state: State, history: History, began: float) -> tuple[End | None, Run, State]:
+    """Find out why the fit has to stop; it claims to have converged only if that withstands a verification.
 
-    def elbos(params: dict[str, Lambda]) -> np.ndarray:
-        return loop.elbos(state._replace(params=params), fold(run.key, "compare"), run.data, run.groups, steps)
+    If not, the fit goes on from a better lambda, or with other estimators, where its rule lets it.
+    """
+    end = _end(run, state, began)
+    if end is None or end.outcome is not Outcome.CONVERGED:
+        return end, run, state
+    rule, loop, refuted = run.settings.stops[end.rule], run.loop, int(state.refuted)
+    fit = Fit(loop, fold(run.key, "verify", refuted), run.data, run.groups)
+    # no more steps than the fit itself has made; where they cost little, some at the least
+    left = max(0 if loop.analysis.problem.opaque else _LEAST_TO_VERIFY, int(state.step) // (1 + refuted))
+    with _keeping_posterior(run, state, history):
+        params = candidate(fit, state, end.rule)
+        found = verify(fit, state, params, left=left)
+        loop.analysis.problem.raise_failure()
+    if found.better is None and not found.biased:
+        return end, run, state._replace(params=params)
+    words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
+    if going is not None and found.biased:
+        going = _by_score(run, found.biased)
+    if going is None:
+        return End(Outcome.STOPPED, words), run, state
+    if found.biased:
+        warnings.warn(f"{words}. The fit goes on with Score() there", RuntimeWarning, stacklevel=2)
+    fresh = going.loop.init(params if found.better is None else found.better)
+    state = fresh._replace(optimizer=state.optimizer, step=state.step, refuted=state.refuted + 1)
+    return _end(going, state, began), going, state
 
-    gain = elbos(average) - elbos(state.params)
-    error = gain.std(ddof=1) / np.sqrt(steps)
-    return average if gain.mean() > -2 * error else state.params
+
+def _by_score(run: Run, names: Collection[str]) -> Run | None:
+    """Go on with the score function for these latents; None if it is theirs already."""
+    before = run.loop.gradient.by_latent(run.loop.analysis)
+    if any(isinstance(before[name], Score) for name in names):
+        return None
+    return run.with_estimator(Mixed(tuple((n, Score() if n in names else own) for n, own in before.items())))
 
 
 def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:

@@ -49,8 +49,10 @@ class AbstractStop(eqx.Module):
         'ElboAbove(level=-0.01)'
     """
 
-    #: how a fit ended that this rule stopped; only `Outcome.CONVERGED` makes `posterior.converged` true
+    #: how a fit ended that this rule stopped; only `Outcome.CONVERGED`, once it is verified, makes `posterior.converged` true
     outcome: ClassVar[Outcome] = Outcome.CONVERGED
+    #: whether a fit goes on, from a better lambda, where a verification refutes that it has converged; else it ends there
+    goes_on: ClassVar[bool] = False
 
     def init(self, params: Any) -> Any:
         """Make the state before the first step, a tree of arrays; `params` has all rows of the locals."""

@@ -1,0 +1,145 @@
+"""Look at a lambda and at others around it: gradients and ELBOs on common random numbers, by the compiled steps of a fit."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.families.abstract import Lambda
+from bbvi.fitting.converged import Converged
+from bbvi.fitting.loop import Loop, State, own_copy
+from bbvi.model.groups import AbstractGroups
+from bbvi.numerics.address import Key, fold
+
+_LEAST_DRAWS, _LEAST_STEPS = 2_000, 10
+#: parameters; where there are more, rows of locals are left alone
+_MOST_UNKNOWNS = 20_000
+
+Params = dict[str, Lambda]
+
+
+class Fit(NamedTuple):
+    """A compiled fit and what its steps take: random numbers, data, groups."""
+
+    loop: Loop
+    key: Key
+    data: Any
+    groups: AbstractGroups | None
+
+
+class Gain(NamedTuple):
+    """A difference of two ELBOs and its standard error."""
+
+    mean: float
+    error: float
+
+
+def gain_of(differences: np.ndarray) -> Gain:
+    """Average paired differences; a loss without bound where one is not finite."""
+    if not np.all(np.isfinite(differences)):
+        return Gain(-np.inf, 0.0)
+    return Gain(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences))))
+
+
+class Probe:
+    """Estimates at lambdas around one, the origin, by steps that do not move; `left` is how many may still be made.
+
+    A lambda is given by a vector: how far each parameter is from the origin, in units of 1 / sqrt(Fisher information), which
+    for the location of a Normal is its standard deviation. `words` name the random numbers.
+    """
+
+    def __init__(self, fit: Fit, state: State, origin: Params, *, left: int = 0):
+        self.fit, self.origin, self.left = fit, origin, left
+        self._still = fit.loop.init(state.params)._replace(optimizer=state.optimizer, draws=state.draws)
+        self._number, self.watch = next(
+            (i, rule) for i, rule in enumerate(fit.loop.stops) if isinstance(rule, Converged)
+        )
+        #: how many steps an estimate takes
+        self.steps = max(_LEAST_STEPS, -(-_LEAST_DRAWS // fit.loop.draws.num))
+
+    @functools.cached_property
+    def fisher(self) -> Params:
+        """The Fisher information of all that is fitted."""
+        averages = self._averages(self.origin, self.steps, "unit")
+        fisher = {"globals": averages.globals.fisher, "locals": averages.rows.fisher}
+        num = sum(np.size(leaf) for leaf in jax.tree.leaves(fisher))
+        return fisher if num <= _MOST_UNKNOWNS else fisher | {"locals": {}}
+
+    @functools.cached_property
+    def unit(self) -> np.ndarray:
+        """What a vector's elements are multiplied by; 0 for parameters that nothing depends on."""
+        fisher = _vector(self.fisher)
+        return np.where(fisher > 0, 1 / np.sqrt(np.where(fisher > 0, fisher, 1)), 0)
+
+    def elbos(self, at: np.ndarray, steps: int, *words: str | int) -> np.ndarray:
+        """Estimate the ELBO there in each of so many steps; -inf in all if one was not finite."""
+        return self._run(self.moved(at), steps, *words)[1]
+
+    def gradient(self, at: np.ndarray, steps: int, *words: str | int) -> np.ndarray:
+        """Estimate the gradient there, in these units."""
+        averages = self._averages(self.moved(at), steps, *words)
+        return self.unit * self._fitted({"globals": averages.globals.gradient, "locals": averages.rows.gradient})
+
+    def settled(self, at: np.ndarray, steps: int, *words: str | int) -> np.ndarray:
+        """Return where a run from there ends."""
+        end = self._fitted(self._run(self.moved(at), steps, *words, moving=True)[0].params)
+        return np.divide(end - self._fitted(self.origin), self.unit, where=self.unit > 0, out=np.zeros_like(end))
+
+    def averaged(self, params: Params, steps: int, *words: str | int) -> Params:
+        """Return the average lambda of a run from this one."""
+        state, _ = self._run(params, steps, *words, moving=True)
+        average = self.watch.average(state.stops[self._number], state.params)
+        return average if self.fit.loop.analysis.fit_globals else {**average, "globals": state.params["globals"]}
+
+    def compare(self, params: Params, other: Params, steps: int, *words: str | int) -> Gain:
+        """Compare the ELBOs of two lambdas on the same draws."""
+        return gain_of(self._run(params, steps, *words)[1] - self._run(other, steps, *words)[1])
+
+    def moved(self, at: np.ndarray) -> Params:
+        """Return the lambda at a vector."""
+        leaves, structure = jax.tree.flatten({part: self.origin[part] for part in self._parts})
+        parts = np.split(self.unit * at, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
+        new = [
+            jnp.asarray(np.reshape(_vector(leaf) + by, np.shape(leaf)), leaf.dtype)
+            for leaf, by in zip(leaves, parts, strict=True)
+        ]
+        return self.origin | jax.tree.unflatten(structure, new)
+
+    def names(self) -> np.ndarray:
+        """Return the latent of each element of a vector."""
+        named = {
+            part: {name: jax.tree.map(lambda leaf, n=name: np.full(np.shape(leaf), n), own) for name, own in of.items()}
+            for part, of in self.fisher.items()
+        }
+        return np.concatenate([np.zeros(0, str), *map(np.ravel, jax.tree.leaves(named))])
+
+    @property
+    def _parts(self) -> list[str]:
+        return [part for part, own in self.fisher.items() if own]
+
+    def _fitted(self, params: Params) -> np.ndarray:
+        return _vector({part: params[part] for part in self._parts})
+
+    def _averages(self, params: Params, steps: int, *words: str | int) -> Any:
+        return self._run(params, steps, *words)[0].stops[self._number]
+
+    def _run(self, params: Params, steps: int, *words: str | int, moving: bool = False) -> tuple[State, np.ndarray]:
+        loop, key, data, groups = self.fit
+        elbos: list[np.ndarray] = []
+        state = own_copy(self._still._replace(params=params))
+        for word in words:
+            key = fold(key, word)
+        self.left -= steps
+        while (left := steps - sum(len(part) for part in elbos)) > 0:
+            state, record, made = loop.run(state, key, data, groups, min(loop.capacity, left), moving=moving)
+            elbos.append(np.asarray(record.elbo)[: int(made)])
+            if int(state.broken) >= 0:
+                return state, np.full(steps, -np.inf)
+            state = state._replace(fired=jnp.int32(-1))
+        return state, np.concatenate(elbos)
+
+
+def _vector(tree: Any) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *(np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree))])

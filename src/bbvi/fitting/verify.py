@@ -1,0 +1,188 @@
+"""Verify that a fit has converged before it says so: challenge its lambda by others that the stopping rule cannot see.
+
+A stopping rule looks at gradients along the way. Three things are hidden from it: a ridge, along which steps creep; a discrete
+factor of q that has given up other values, and so never draws them; and a gradient that is biased. Challengers are the top of
+each ridge, as differences of the gradient and of the ELBO on common random numbers show it, and the end of a run that starts
+where such discrete factors are undecided again. A challenger wins if its ELBO is clearly higher on fresh draws that both share.
+For the third, slopes of the ELBO by differences of its values, which no path or score enters (Kiefer and Wolfowitz 1952;
+Spall 1992), are compared with the estimated gradient.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bbvi.fitting.converged import toward
+from bbvi.fitting.loop import State
+from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
+from bbvi.model.latents import Latent
+
+_VECTORS, _RIDGES, _FLAT = 60, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
+_GROUPS_TO_COMPARE = 500
+_SETTLE = 100  # steps after which what is left of a random move points along ridges
+_APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
+_FARTHEST = 1e6
+_SATURATED = 0.01  # Fisher information of a discrete factor that hardly draws other values
+_BLOCKS, _DIRECTIONS = 8, 6
+_LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
+
+
+class Finding(NamedTuple):
+    """What a verification found: a better lambda with its gain, or latents whose gradients are biased, or neither."""
+
+    better: Params | None = None
+    gain: Gain = Gain(0.0, 0.0)
+    biased: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What speaks against a claim of convergence."""
+        if self.biased:
+            return f"the gradient of {list(self.biased)} disagrees with differences of the ELBO: it is biased"
+        return f"another lambda was found whose ELBO is higher by {self.gain.mean:.2g} nat"
+
+
+def candidate(fit: Fit, state: State, number: int) -> Params:
+    """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
+    loop, params = fit.loop, state.params
+    average = loop.stops[number].average(state.stops[number], params)
+    if average is None:
+        return params
+    if not loop.analysis.fit_globals:
+        average["globals"] = params["globals"]
+    probe = Probe(fit, state, average)
+    steps = probe.steps
+    if fit.groups is not None:
+        steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(fit.groups)) / loop.batch_size))
+    gain = probe.compare(average, params, steps, "candidate")
+    return average if gain.mean > -2 * gain.error else params
+
+
+def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
+    """Challenge a lambda in about `left` steps."""
+    probe = Probe(fit, state, params, left=left)
+    most = probe.watch.most_gain(fit.loop.analysis.problem.num_groups, fit.loop.batch_size)
+    for challenger in (_undecided, _top_of_ridges):
+        there = challenger(probe)
+        if there is None:
+            continue
+        found = probe.compare(there, params, 2 * probe.steps, "fresh")
+        if found.mean > max(most, 3 * found.error):
+            return Finding(there, found)
+    return Finding(biased=_biased(probe))
+
+
+def _undecided(probe: Probe) -> Params | None:
+    """Run on from where discrete factors that have given up other values are undecided again; None if none has."""
+    problem, moved, any_moved = probe.fit.loop.analysis.problem, dict(probe.origin), False
+    for part, latents in (("globals", problem.globals), ("locals", problem.locals)):
+        for name, latent in latents.items():
+            if latent.family.chart.is_discrete and name in probe.fisher[part]:
+                new = _undecided_rows(latent, probe.origin[part][name], probe.fisher[part][name])
+                any_moved = any_moved or new is not None
+                moved[part] = moved[part] | {name: new or probe.origin[part][name]}
+    return probe.averaged(moved, _SETTLE, "undecided") if any_moved else None
+
+
+def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
+    entries = latent.family.parameters()
+    sharp = {}
+    for p, entry in entries.items():
+        own = np.asarray(fisher[p])
+        events = tuple(range(own.ndim - len(entry.raw_shape()), own.ndim))
+        sharp[p] = (own.max(events, keepdims=True) if events else own) < _SATURATED
+    if not any(np.any(where) for where in sharp.values()):
+        return None
+    return {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in params}
+
+
+def _top_of_ridges(probe: Probe) -> Params | None:
+    """Climb along the directions of least curvature, one after the other."""
+    at = np.zeros_like(probe.unit)
+    if not probe.unit.any():
+        return None
+    for number, direction in enumerate(_ridges(probe)):
+        if probe.left < 10 * probe.steps:
+            break
+        at = at + _climb(probe, at, direction, number) * direction
+    return probe.moved(at) if at.any() else None
+
+
+def _ridges(probe: Probe) -> np.ndarray:
+    """Return directions of little curvature, by Lanczos' method with differences of the gradient on common draws.
+
+    Two runs on the same random numbers from lambdas apart come together, first where the ELBO is steep; the difference that is
+    left is where the method begins.
+    """
+    nowhere, generator = np.zeros_like(probe.unit), np.random.default_rng(0)
+    apart = generator.normal(size=len(nowhere)) * (probe.unit > 0)
+    rest = probe.settled(apart, _SETTLE, "creep") - probe.settled(nowhere, _SETTLE, "creep")
+    if not np.all(np.isfinite(rest)) or np.linalg.norm(rest) == 0:
+        rest = apart
+    most = min(_VECTORS, int(np.count_nonzero(probe.unit)))
+    steps = max(probe.steps, probe.left // (2 * most))
+    slope, basis, images = probe.gradient(nowhere, steps, "slope"), np.zeros((0, len(nowhere))), []
+    while True:
+        basis = np.vstack([basis, rest / np.linalg.norm(rest)])
+        images.append((slope - probe.gradient(_APART * basis[-1], steps, "slope")) / _APART)
+        rest = images[-1]
+        for _ in range(2):  # once more, for what rounding leaves
+            rest = rest - basis.T @ (basis @ rest)
+        if len(basis) == most or probe.left < 20 * probe.steps or not np.linalg.norm(rest) > 1e-3:
+            break
+    curvature = basis @ np.stack(images).T
+    values, turns = np.linalg.eigh((curvature + curvature.T) / 2)
+    return (turns.T @ basis)[values < _FLAT][:_RIDGES]
+
+
+def _climb(probe: Probe, at: np.ndarray, direction: np.ndarray, number: int) -> float:
+    """Return how far to go along a line: to the vertex of a parabola through the ELBO here and on both sides."""
+    here, far = probe.elbos(at, probe.steps, "line", number), 1.0
+    while True:
+        up, down = (gain_of(probe.elbos(at + t * direction, probe.steps, "line", number) - here) for t in (far, -far))
+        bend, rise = -(up.mean + down.mean), up.mean - down.mean
+        if (bend > 0.1 and 2 * bend > abs(rise)) or far > _FARTHEST or probe.left < 4 * probe.steps:
+            break
+        far *= 3
+    if not (np.isfinite(bend) and bend > 0):
+        return 0.0
+    end = float(np.clip(far * rise / (2 * bend), -far, far))
+    gain = gain_of(probe.elbos(at + end * direction, probe.steps, "line", number) - here)
+    return end if gain.mean > 2 * gain.error else 0.0
+
+
+def _biased(probe: Probe) -> tuple[str, ...]:
+    """Name the latents whose gradient disagrees with differences of the ELBO: clearly, and no less so when these are halved."""
+    names = probe.names()
+    groups = np.array_split(sorted(set(names[probe.unit > 0])), _DIRECTIONS)
+    generator, found = np.random.default_rng(1), []
+    for number, group in enumerate(groups):
+        direction = generator.choice([-1.0, 1.0], len(names)) * np.isin(names, group) * (probe.unit > 0)
+        if not direction.any():
+            continue
+        direction /= np.linalg.norm(direction)
+        first = _disagreement(probe, direction, _APART, number)
+        if _is_clear(first):
+            again = _disagreement(probe, direction, _APART / 2, number + _DIRECTIONS)
+            if _is_clear(again) and abs(again.mean) > abs(first.mean) / 2:
+                found += list(group)
+    return tuple(found)
+
+
+def _is_clear(found: Gain) -> bool:
+    return abs(found.mean) > max(_LEAST_BIAS, _ERRORS * found.error)
+
+
+def _disagreement(probe: Probe, direction: np.ndarray, apart: float, number: int) -> Gain:
+    """Compare slopes of the ELBO along a direction by differences and by the gradient, on the same draws, block by block."""
+    steps, found = max(3, probe.steps // _BLOCKS), []
+    for block in range(_BLOCKS):
+        words = ("bias", number, block)
+        up, down = (probe.elbos(side * apart * direction, steps, *words) for side in (1, -1))
+        by_differences = 0.0
+        for step, difference in enumerate((up - down) / (2 * apart)):
+            by_differences = toward(by_differences, difference, step + 1)  # weighed as gradients are
+        found.append(by_differences - direction @ probe.gradient(0 * direction, steps, *words))
+    return gain_of(np.array(found))

@@ -24,8 +24,8 @@ _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
 _AHEAD = 0.5 / (1 / (_POWER + 2) - 1 / (_LATE + 2))
 _OFTEN = 20
-#: how much wider tolerances are under subsampling
-_SUBSAMPLED = 10.0
+#: N / B, by which the gain that may be left is multiplied, counts no more than this
+_WIDEST = 10.0
 
 
 class Averages(NamedTuple):
@@ -64,7 +64,8 @@ class State(NamedTuple):
 class Converged(AbstractStop):
     """Stop when every latent's parameters are known to `tolerance` standard deviations of q, and the ELBO to `gain`.
 
-    Under subsampling, where noise cannot fall as fast, both are ten times as wide. When the rule fires, the average of late iterates replaces the last one, unless its ELBO is clearly lower.
+    Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B) and the gain by N / B, up to 10.
+    When the rule fires, the average of late iterates replaces the last one, unless its ELBO is clearly lower.
 
     Examples:
         >>> import bbvi
@@ -107,16 +108,16 @@ class Converged(AbstractStop):
             rows_distance = jax.tree.map(lambda old, new: toward(old, new, steps), rows_distance, seen)
             distances |= rows_distance
             new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.groups].set(rows), state.rows, batch)
-        done, wider = steps >= self.min_steps, _SUBSAMPLED if scale > 1 else 1.0
+        done, wider = steps >= self.min_steps, min(scale, _WIDEST)
         for distance in distances.values():
-            done &= distance.total <= (wider * self.tolerance) ** 2 * distance.num
-        done &= sum(distance.total for distance in distances.values()) / 2 <= wider * self.gain
-        done &= sum(distance.ahead for distance in distances.values()) / 2 <= wider * self.gain
+            done &= distance.total <= self.tolerance**2 * wider * distance.num
+        done &= sum(distance.total for distance in distances.values()) / 2 <= self.gain * wider
+        done &= sum(distance.ahead for distance in distances.values()) / 2 <= self.gain * wider
         return State(steps, new_globals, new_rows, rows_distance), done
 
     def most_gain(self, num_groups: int, batch_size: int) -> float:
         """Return how many nats may be left to gain."""
-        return self.gain * (_SUBSAMPLED if batch_size < num_groups else 1.0)
+        return self.gain * min(num_groups / batch_size if batch_size else 1.0, _WIDEST)
 
     def noise(self, state):
         out = {}

@@ -19,7 +19,7 @@ from bbvi.fitting.loop import State
 from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
 from bbvi.model.latents import Latent
 
-_VECTORS, _RIDGES, _FLAT = 60, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
+_VECTORS, _RIDGES, _FLAT = 120, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
 _GROUPS_TO_COMPARE = 500
 _SETTLE = 100  # steps after which what is left of a random move points along ridges
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
@@ -110,8 +110,8 @@ def _top_of_ridges(probe: Probe) -> Params | None:
     return probe.moved(at) if at.any() else None
 
 
-def _ridges(probe: Probe) -> np.ndarray:
-    """Return directions of little curvature, by Lanczos' method with differences of the gradient on common draws.
+def _ridges(probe: Probe) -> list[np.ndarray]:
+    """Return directions of little curvature, by Arnoldi's method with differences of the gradient on common draws.
 
     Two runs on the same random numbers from lambdas apart come together, first where the ELBO is steep; the difference that is
     left is where the method begins.
@@ -121,7 +121,7 @@ def _ridges(probe: Probe) -> np.ndarray:
     rest = probe.settled(apart, _SETTLE, "creep") - probe.settled(nowhere, _SETTLE, "creep")
     if not np.all(np.isfinite(rest)) or np.linalg.norm(rest) == 0:
         rest = apart
-    most = min(_VECTORS, int(np.count_nonzero(probe.unit)))
+    most = max(1, min(_VECTORS, int(np.count_nonzero(probe.unit)), probe.left // (2 * probe.steps)))
     steps = max(probe.steps, probe.left // (2 * most))
     slope, basis, images = probe.gradient(nowhere, steps, "slope"), np.zeros((0, len(nowhere))), []
     while True:
@@ -132,9 +132,10 @@ def _ridges(probe: Probe) -> np.ndarray:
             rest = rest - basis.T @ (basis @ rest)
         if len(basis) == most or probe.left < 20 * probe.steps or not np.linalg.norm(rest) > 1e-3:
             break
-    curvature = basis @ np.stack(images).T
-    values, turns = np.linalg.eigh((curvature + curvature.T) / 2)
-    return (turns.T @ basis)[values < _FLAT][:_RIDGES]
+    # not symmetric on few draws: a path's gradient is that of no function
+    values, vectors = np.linalg.eig(basis @ np.stack(images).T)
+    slow = [i for i in np.argsort(np.abs(values)) if abs(values[i]) < _FLAT]
+    return [along / np.linalg.norm(along) for i in slow[:_RIDGES] if (along := vectors[:, i].real @ basis).any()]
 
 
 def _climb(probe: Probe, at: np.ndarray, direction: np.ndarray, number: int) -> float:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer, Rows
-from bbvi.families import Params
+from bbvi.families import Params, by_factors
 from bbvi.model.latents import Latent
 from bbvi.numerics.loops import accumulate
 
@@ -60,13 +60,7 @@ def line_up(
         params = jax.tree.map(lambda leaf: leaf[packing.slots, packing.positions], params)
         slots, used = jnp.repeat(packing.slots, inner), packing.used * inner
         number, real = elements[packing.positions].reshape(-1), jnp.arange(len(slots)) < used
-    return Rows(_flat(latent, params), keys[slots], groups[slots], number, real, used)
-
-
-def _flat(latent: Latent, params: Params) -> Params:
-    """Flatten all axes that stand before a factor's own parameters into one axis of factors."""
-    entries = latent.family.parameters()
-    return {name: jnp.reshape(leaf, (-1, *entries[name].raw_shape())) for name, leaf in params.items()}
+    return Rows(by_factors(latent.family, params), keys[slots], groups[slots], number, real, used)
 
 
 def prepared(rows: Rows, drawer: Drawer, tile: int, inner: int | None) -> Rows:

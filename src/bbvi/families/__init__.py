@@ -1,6 +1,6 @@
 """Eq. 4: the variational families."""
 
-from bbvi.families.abstract import AbstractFamily, Fixed
+from bbvi.families.abstract import AbstractFamily, Fixed, known_by
 from bbvi.families.beta import Beta, Dirichlet
 from bbvi.families.charts import (
     AbstractChart,
@@ -20,7 +20,7 @@ from bbvi.families.gamma import Gamma, GammaByVariance
 from bbvi.families.joined import Joined
 from bbvi.families.joint import AbstractCovariance, FullRank, JointNormal, LowRank
 from bbvi.families.kumaraswamy import Kumaraswamy
-from bbvi.families.law import AbstractLaw, Parameter, Params, constrain, positive_parameter, score
+from bbvi.families.law import AbstractLaw, Parameter, Params, by_factors, constrain, positive_parameter, score
 from bbvi.families.normal import LogNormal, Normal, TransformedNormal, location_and_scale
 from bbvi.families.numpyro import NumpyroFamily, resolve
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull

@@ -1,5 +1,6 @@
 """Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, a law on a chart, written for one factor and one draw."""
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -45,6 +46,15 @@ class AbstractFamily(AbstractLaw):
 
     def _frozen(self, params: Params) -> Any:
         return self.frozen({name: np.asarray(v, np.float64) for name, v in constrain(self, params).items()})
+
+
+def known_by(family: AbstractFamily) -> Hashable:
+    """Return what is equal for equal families; one that holds arrays, which cannot be compared, is equal to itself alone."""
+    try:
+        hash(family)
+    except TypeError:
+        return id(family)
+    return family
 
 
 class Fixed(AbstractFamily):

@@ -92,6 +92,12 @@ def constrain(law: AbstractLaw, params: Params) -> dict[str, Array]:
     return {name: entry.constrain(params[name]) for name, entry in law.parameters().items()}
 
 
+def by_factors(law: AbstractLaw, params: Params) -> Params:
+    """Flatten all axes that stand before a factor's own parameters into one axis of factors."""
+    entries = law.parameters()
+    return {name: jnp.reshape(leaf, (-1, *entries[name].raw_shape())) for name, leaf in params.items()}
+
+
 def score(law: AbstractLaw, params: Params, coordinates: Array) -> tuple[Array, Params]:
     """Return log q_i and its gradient in lambda_i, the score function, for every family at once."""
     return jax.value_and_grad(law.log_prob)(params, coordinates)

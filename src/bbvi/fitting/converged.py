@@ -10,12 +10,16 @@ are below `gain` nats. A step size too small to move, noise too large to see thr
 from firing.
 """
 
+import collections
+import itertools
+import math
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from bbvi.fitting.optimizers import check_positive
 from bbvi.fitting.stop import AbstractStop
@@ -28,28 +32,35 @@ _OFTEN = 20
 _WIDEST = 10.0
 
 
-class Averages(NamedTuple):
-    """Averages of one set of parameters, and how many steps went into them.
+class Averages(eqx.Module):
+    """Averages of one set of parameters, all in one vector for each row, and how many steps went into them.
 
     The noise is half the squared difference of successive gradients, whatever these drift; `last` is the last one.
     `late` is an average of fewer, later parameters.
     """
 
-    steps: Array
-    params: Any
-    gradient: Any
-    noise: Any
-    fisher: Any
-    last: Any
-    late: Any
+    steps: Int[Array, "*rows"]
+    params: Float[Array, "*rows columns"]
+    gradient: Float[Array, "*rows columns"]
+    noise: Float[Array, "*rows columns"]
+    fisher: Float[Array, "*rows columns"]
+    last: Float[Array, "*rows columns"]
+    late: Float[Array, "*rows columns"]
+    #: of each parameter its latent and the number of its columns
+    columns: tuple[tuple[str, int], ...] = eqx.field(static=True)
 
-
-class Distance(NamedTuple):
-    """The sum over a latent's parameters of (mean(g)**2 + se(g)**2) / F, their number, and the gain of drifting on."""
-
-    total: Array
-    num: Array
-    ahead: Array
+    def by_latent(self, values: Float[Array, "... columns"]) -> Float[Array, "... latents"]:
+        """Sum over the columns of each latent; neighbours of one size are summed together."""
+        sizes: dict[str, int] = collections.Counter()
+        for name, size in self.columns:
+            sizes[name] += size
+        found, begin = [], 0
+        for size, equal in itertools.groupby(sizes.values()):
+            num = len(list(equal))
+            own = values[..., begin : begin + num * size]
+            found.append(own.reshape(*own.shape[:-1], num, size).sum(-1))
+            begin += num * size
+        return jnp.concatenate(found, -1)
 
 
 class State(NamedTuple):
@@ -58,7 +69,7 @@ class State(NamedTuple):
     steps: Array
     globals: Averages
     rows: Averages
-    rows_distance: Any
+    rows_distance: Float[Array, "3 latents"]
 
 
 class Converged(AbstractStop):
@@ -84,35 +95,29 @@ class Converged(AbstractStop):
 
     def init(self, params):
         num_rows = {leaf.shape[0] for leaf in jax.tree.leaves(params["locals"])}
-        counts = jnp.zeros(next(iter(num_rows), 0), jnp.int32)
-        return State(
-            jnp.int32(0),
-            _start(params["globals"], jnp.int32(0)),
-            _start(params["locals"], counts),
-            {name: Distance(*jnp.zeros(3)) for name in params["locals"]},
-        )
+        rows = _start(params["locals"], (next(iter(num_rows), 0),))
+        distance = jnp.zeros((3, len(params["locals"])))
+        return State(jnp.int32(0), _start(params["globals"], ()), rows, distance)
 
     def update(self, state, before, after, info):
         estimate, steps = info.estimate, state.steps + 1
         scale = 1.0 if info.batch is None else info.batch.scale
-        new_globals = state.globals
-        distances: dict[str, Distance] = {}
+        new_globals, new_rows, rows_distance = state.globals, state.rows, state.rows_distance
+        distances = []
         if after["globals"]:
             new_globals = _follow(state.globals, after["globals"], estimate.globals, estimate.fisher["globals"])
-            distances |= _distances(new_globals)
-        new_rows, rows_distance = state.rows, state.rows_distance
+            distances.append(new_globals.by_latent(_distances(new_globals)))
         if after["rows"]:
             batch = jax.tree.map(lambda leaf: leaf[info.batch.groups], state.rows)
-            batch = jax.vmap(_follow)(batch, after["rows"], estimate.rows, estimate.fisher["rows"])
-            seen = jax.tree.map(lambda leaf: scale * leaf.sum(0), jax.vmap(_distances)(batch))
-            rows_distance = jax.tree.map(lambda old, new: toward(old, new, steps), rows_distance, seen)
-            distances |= rows_distance
+            batch = _follow(batch, after["rows"], estimate.rows, estimate.fisher["rows"])
+            seen = scale * batch.by_latent(_distances(batch).sum(1))
+            rows_distance = toward(rows_distance, seen, steps)
+            distances.append(rows_distance)
             new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.groups].set(rows), state.rows, batch)
-        done, wider = steps >= self.min_steps, min(scale, _WIDEST)
-        for distance in distances.values():
-            done &= distance.total <= self.tolerance**2 * wider * distance.num
-        done &= sum(distance.total for distance in distances.values()) / 2 <= self.gain * wider
-        done &= sum(distance.ahead for distance in distances.values()) / 2 <= self.gain * wider
+        total, num, ahead = jnp.concatenate(distances, -1)
+        wider = min(scale, _WIDEST)
+        done = (steps >= self.min_steps) & jnp.all(total <= self.tolerance**2 * wider * num)
+        done &= (total.sum() / 2 <= self.gain * wider) & (ahead.sum() / 2 <= self.gain * wider)
         return State(steps, new_globals, new_rows, rows_distance), done
 
     def most_gain(self, num_groups: int, batch_size: int) -> float:
@@ -122,28 +127,42 @@ class Converged(AbstractStop):
     def noise(self, state):
         out = {}
         for averages in (state.globals, state.rows):
-            often = np.asarray(averages.steps) >= _OFTEN
-            for name in averages.params if often.any() else ():
-                total = 0.0
-                for p in averages.params[name]:
-                    noise, fisher = (np.asarray(part[name][p])[often] for part in (averages.noise, averages.fisher))
-                    total += float((noise[fisher > 0] / fisher[fisher > 0]).mean()) if (fisher > 0).any() else 0.0
-                out[name] = total
+            often, begin = np.asarray(averages.steps) >= _OFTEN, 0
+            for name, size in averages.columns if often.any() else ():
+                own, begin = slice(begin, begin + size), begin + size
+                noise, fisher = (np.asarray(part)[often][..., own] for part in (averages.noise, averages.fisher))
+                mean = float((noise[fisher > 0] / fisher[fisher > 0]).mean()) if (fisher > 0).any() else 0.0
+                out[name] = out.get(name, 0.0) + mean
         return out
 
     def average(self, state, params):
-        def rows(mean, last):
-            seen = state.rows.steps.reshape(-1, *[1] * (last.ndim - 1)) > 0
-            return jnp.where(seen, mean, last)
+        def seen(averages, last):
+            return jnp.where(averages.steps[..., None] > 0, averages.params, _flat(last, averages.steps.ndim))
 
-        return {
-            "globals": state.globals.params if state.globals.params else params["globals"],
-            "locals": jax.tree.map(rows, state.rows.params, params["locals"]),
-        }
+        pairs = (state.globals, params["globals"]), (state.rows, params["locals"])
+        own = [shaped(seen(averages, last), last) if averages.columns else last for averages, last in pairs]
+        return dict(zip(("globals", "locals"), own, strict=True))
 
 
-def _start(params: Any, count: Array) -> Averages:
-    return Averages(count, *[jax.tree.map(jnp.zeros_like, params)] * 6)
+def shaped(vectors: Float[Array, "*rows columns"], like: Any) -> Any:
+    """Cut a vector of all parameters, or one for each row, into a tree like this one."""
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [np.size(leaf) // math.prod(vectors.shape[:-1]) for leaf in leaves]
+    cut = zip(jnp.split(vectors, np.cumsum(sizes)[:-1], axis=-1), leaves, strict=True)
+    return jax.tree.unflatten(structure, [own.reshape(leaf.shape) for own, leaf in cut])
+
+
+def _flat(tree: Any, num_axes: int) -> Float[Array, "*rows columns"]:
+    """Write all parameters into one vector, or into one for each row if there is an axis of rows."""
+    leaves = jax.tree.leaves(tree)
+    return jnp.concatenate([leaf.reshape(*leaf.shape[:num_axes], -1) for leaf in leaves], -1)
+
+
+def _start(params: Any, rows: tuple[int, ...]) -> Averages:
+    size = math.prod(rows) or 1
+    columns = tuple((name, params[name][p].size // size) for name in sorted(params) for p in sorted(params[name]))
+    zeros = jnp.zeros((*rows, sum(num for _, num in columns)))
+    return Averages(jnp.zeros(rows, jnp.int32), *[zeros] * 6, columns)
 
 
 def toward(mean: Any, value: Any, count: Any, power: float = _POWER) -> Any:
@@ -151,34 +170,25 @@ def toward(mean: Any, value: Any, count: Any, power: float = _POWER) -> Any:
     return mean + (power + 1) / (count + power) * (value - mean)
 
 
-def _follow(averages: Averages, params: Any, gradient: Any, fisher: Any) -> Averages:
-    steps = averages.steps + 1
-
-    def follow(means: Any, values: Any, power: float = _POWER) -> Any:
-        return jax.tree.map(lambda mean, value: toward(mean, value, steps, power), means, values)
-
+def _follow(averages: Averages, *trees: Any) -> Averages:
+    """Add one step's parameters, gradient and Fisher information."""
+    params, gradient, fisher = (_flat(tree, averages.steps.ndim) for tree in trees)
+    steps, old = averages.steps + 1, averages
+    count = steps[..., None]
     # before the first gradient there is none to differ from: its own square stands in, and is soon forgotten
-    noise = jax.tree.map(lambda g, last: jnp.where(steps > 1, (g - last) ** 2 / 2, g**2), gradient, averages.last)
+    noise = jnp.where(count > 1, (gradient - old.last) ** 2 / 2, gradient**2)
     return Averages(
-        steps, follow(averages.params, params), follow(averages.gradient, gradient), follow(averages.noise, noise, _LATE),
-        follow(averages.fisher, fisher), gradient, follow(averages.late, params, _LATE),
+        steps, toward(old.params, params, count), toward(old.gradient, gradient, count),
+        toward(old.noise, noise, count, _LATE), toward(old.fisher, fisher, count), gradient,
+        toward(old.late, params, count, _LATE), old.columns,
     )  # fmt: skip
 
 
-def _distances(averages: Averages) -> dict[str, Distance]:
-    """Return the distance of each latent."""
+def _distances(averages: Averages) -> Float[Array, "3 *rows columns"]:
+    """Return (mean(g)**2 + se(g)**2) / F, whether it is known, and the gain of drifting on, for each parameter."""
+    mean, fisher = averages.gradient, averages.fisher
     # the sum of squared weights of the average is (power + 1)**2 / (2 power + 1) / count
-    share = jnp.minimum((_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.steps, 1)
-
-    def of_parameter(params: Array, mean: Array, noise: Array, fisher: Array, late: Array) -> Distance:
-        known = fisher > 0
-        ratio = jnp.where(known, (mean**2 + share * noise) / jnp.where(known, fisher, 1), 0)
-        return Distance(ratio.sum(), known.sum(), jnp.vdot(mean, late - params))
-
-    trees = (averages.params, averages.gradient, averages.noise, averages.fisher, averages.late)
-    out = {}
-    for name in averages.params:
-        parts = [of_parameter(*(tree[name][p] for tree in trees)) for p in averages.params[name]]
-        total, num, ahead = (sum(part, jnp.zeros(())) for part in zip(*parts, strict=True))
-        out[name] = Distance(total, num, _AHEAD * ahead)
-    return out
+    share = jnp.minimum((_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.steps[..., None], 1)
+    known = fisher > 0
+    ratio = jnp.where(known, (mean**2 + share * averages.noise) / jnp.where(known, fisher, 1), 0)
+    return jnp.stack([ratio, known.astype(ratio.dtype), _AHEAD * mean * (averages.late - averages.params)])

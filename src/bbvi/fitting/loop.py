@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Analysis
@@ -191,8 +192,8 @@ class Loop:
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
-        changes = [jnp.square(a - b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True)]
-        change = jnp.sqrt(sum(c.sum() for c in changes) / max(1, sum(c.size for c in changes)))
+        moved = ravel_pytree(after)[0] - ravel_pytree(before)[0]
+        change = jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size))
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
         new = state._replace(
             params=params, optimizer=optimizer, stops=tuple(stops), draws=draws, step=state.step + good,
@@ -224,12 +225,13 @@ class Loop:
 
         One beyond the last where only the ELBO is not: a term that reads no latent can do that.
         """
-        broken = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(self.analysis.problem.latents))
-        for number, name in reversed(list(enumerate(self.analysis.problem.latents))):
-            seen = [part[name] for part in (estimate.globals, estimate.rows, *after.values()) if name in part]
-            finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(seen)] or [jnp.bool_(True)])
-            broken = jnp.where(jnp.all(finite), broken, number)
-        return broken
+        latents = list(self.analysis.problem.latents)
+        seen = [tree for part in (estimate.globals, estimate.rows, *after.values()) for tree in part.items()]
+        owners = np.repeat([latents.index(n) for n, _ in seen], [sum(map(jnp.size, p.values())) for _, p in seen])
+        finite = jnp.isfinite(ravel_pytree([params for _, params in seen])[0])
+        of_elbo = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(latents))
+        first = jnp.min(jnp.where(finite, len(latents), owners))
+        return jnp.where(jnp.all(finite), of_elbo, first.astype(jnp.int32))
 
 
 def own_copy(tree: Any) -> Any:

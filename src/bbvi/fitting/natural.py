@@ -8,6 +8,7 @@ falls with the lengths of its gradients, as in AdaGrad-Norm (Streeter and McMaha
 """
 
 import functools
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from bbvi.families import AbstractFamily, Params
+from bbvi.families import AbstractFamily, Params, by_factors, known_by
 from bbvi.fitting.optimizers import check_positive
 
 _HALVINGS = 30
@@ -63,26 +64,37 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
 
     def update(updates, state, params=None, *, families, **extra_args):
         changes, squares, shortened = {}, {}, state.shortened
-        for name, descent in updates.items():
-            first, entry = next(iter(families[name].parameters().items()))
-            step = functools.partial(_step, families[name], eta, reach)
-            for _ in range(jnp.ndim(params[name][first]) - len(entry.raw_shape())):
-                step = jax.vmap(step)
-            gradient = jax.tree.map(jnp.negative, descent)
-            changes[name], squares[name], short = step(params[name], gradient, state.squares[name])
-            shortened = shortened + short.sum(dtype=jnp.int32)
+        alike: dict[Hashable, list[str]] = {}
+        for name in updates:
+            alike.setdefault(known_by(families[name]), []).append(name)
+        for names in alike.values():
+            # all factors of one family make their steps together
+            family = families[names[0]]
+            first = min(params[names[0]])
+            trees = [(params[name], updates[name], {first: state.squares[name]}) for name in names]
+            rows = [[by_factors(family, part) for part in tree] for tree in trees]
+            all_rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+            moved, sums, short = jax.vmap(functools.partial(_step, family, eta, reach))(*all_rows)
+            shortened, begin = shortened + short.sum(dtype=jnp.int32), 0
+            for name, row in zip(names, rows, strict=True):
+                own, begin = slice(begin, begin + len(row[0][first])), begin + len(row[0][first])
+                like = params[name], {first: state.squares[name]}
+                cut = jax.tree.map(lambda leaf, like, own=own: leaf[own].reshape(jnp.shape(like)), (moved, sums), like)
+                changes[name], squares[name] = cut[0], cut[1][first]
         return changes, NaturalState(squares, shortened)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _step(
-    family: AbstractFamily, eta: float, reach: float, params: Params, gradient: Params, squares: Array
-) -> tuple[Params, Array, Array]:
+    family: AbstractFamily, eta: float, reach: float, params: Params, descent: Params, sums: Params
+) -> tuple[Params, Params, Array]:
     """Step one factor: what to add to its parameters, its sum of squares, and whether the step was shortened."""
+    gradient = jax.tree.map(jnp.negative, descent)
+    squares = jax.tree.leaves(sums)[0].reshape(-1)[0]
     direction = family.natural_gradient(params, gradient)
     length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
-    whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares.reshape(-1)[0]))
+    whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares))
     size = jnp.where(whole * length > reach, reach / length, whole)
 
     def end(size: Array) -> Params:
@@ -95,5 +107,5 @@ def _step(
 
     # halved until it ends inside the domain
     size, _ = jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, jnp.int32(0)))
-    squares = squares + jnp.minimum(length, _LONGEST) ** 2
-    return jax.tree.map(jnp.subtract, end(size), params), squares, size < whole
+    sums = jax.tree.map(lambda leaf: leaf + jnp.minimum(length, _LONGEST) ** 2, sums)
+    return jax.tree.map(jnp.subtract, end(size), params), sums, size < whole

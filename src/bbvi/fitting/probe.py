@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.converged import Converged
+from bbvi.fitting.converged import Converged, shaped
 from bbvi.fitting.loop import Loop, State, own_copy
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
@@ -62,8 +62,7 @@ class Probe:
     @functools.cached_property
     def fisher(self) -> Params:
         """The Fisher information of all that is fitted."""
-        averages = self._averages(self.origin, self.steps, "unit")
-        fisher = {"globals": averages.globals.fisher, "locals": averages.rows.fisher}
+        fisher = self._averages("fisher", self.origin, self.steps, "unit")
         num = sum(np.size(leaf) for leaf in jax.tree.leaves(fisher))
         return fisher if num <= _MOST_UNKNOWNS else fisher | {"locals": {}}
 
@@ -79,8 +78,7 @@ class Probe:
 
     def gradient(self, at: np.ndarray, steps: int, *words: str | int) -> np.ndarray:
         """Estimate the gradient there, in these units."""
-        averages = self._averages(self.moved(at), steps, *words)
-        return self.unit * self._fitted({"globals": averages.globals.gradient, "locals": averages.rows.gradient})
+        return self.unit * self._fitted(self._averages("gradient", self.moved(at), steps, *words))
 
     def settled(self, at: np.ndarray, steps: int, *words: str | int) -> np.ndarray:
         """Return where a run from there ends."""
@@ -122,8 +120,10 @@ class Probe:
     def _fitted(self, params: Params) -> np.ndarray:
         return _vector({part: params[part] for part in self._parts})
 
-    def _averages(self, params: Params, steps: int, *words: str | int) -> Any:
-        return self._run(params, steps, *words)[0].stops[self._number]
+    def _averages(self, what: str, params: Params, steps: int, *words: str | int) -> Params:
+        averages = self._run(params, steps, *words)[0].stops[self._number]
+        pairs = (("globals", averages.globals), ("locals", averages.rows))
+        return {part: shaped(getattr(own, what), params[part]) if own.columns else {} for part, own in pairs}
 
     def _run(self, params: Params, steps: int, *words: str | int, moving: bool = False) -> tuple[State, np.ndarray]:
         loop, key, data, groups = self.fit

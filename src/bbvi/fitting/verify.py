@@ -9,6 +9,7 @@ Spall 1992), are compared with the estimated gradient.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ _SETTLE = 100  # steps after which what is left of a random move points along ri
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
 _SATURATED = 0.01  # Fisher information of a discrete factor that hardly draws other values
-_BLOCKS, _DIRECTIONS = 8, 6
+_BLOCKS, _GROUPS, _DIRECTIONS, _MOST_STEPS = 8, 3, 2, 100
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
@@ -121,8 +122,9 @@ def _ridges(probe: Probe) -> list[np.ndarray]:
     rest = probe.settled(apart, _SETTLE, "creep") - probe.settled(nowhere, _SETTLE, "creep")
     if not np.all(np.isfinite(rest)) or np.linalg.norm(rest) == 0:
         rest = apart
-    most = max(1, min(_VECTORS, int(np.count_nonzero(probe.unit)), probe.left // (2 * probe.steps)))
-    steps = max(probe.steps, probe.left // (2 * most))
+    before = probe.left
+    most = max(1, min(_VECTORS, int(np.count_nonzero(probe.unit)), before // (3 * probe.steps)))
+    steps = max(probe.steps, before // (3 * most))
     slope, basis, images = probe.gradient(nowhere, steps, "slope"), np.zeros((0, len(nowhere))), []
     while True:
         basis = np.vstack([basis, rest / np.linalg.norm(rest)])
@@ -130,7 +132,7 @@ def _ridges(probe: Probe) -> list[np.ndarray]:
         rest = images[-1]
         for _ in range(2):  # once more, for what rounding leaves
             rest = rest - basis.T @ (basis @ rest)
-        if len(basis) == most or probe.left < 20 * probe.steps or not np.linalg.norm(rest) > 1e-3:
+        if len(basis) == most or probe.left < before // 2 or not np.linalg.norm(rest) > 1e-3:
             break
     # not symmetric on few draws: a path's gradient is that of no function
     values, vectors = np.linalg.eig(basis @ np.stack(images).T)
@@ -154,22 +156,27 @@ def _climb(probe: Probe, at: np.ndarray, direction: np.ndarray, number: int) -> 
     return end if gain.mean > 2 * gain.error else 0.0
 
 
-def _biased(probe: Probe) -> tuple[str, ...]:
-    """Name the latents whose gradient disagrees with differences of the ELBO: clearly, and no less so when these are halved."""
+def _biased(probe: Probe, among: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Name the latents whose gradient disagrees with differences of the ELBO: together first, then one by one."""
     names = probe.names()
-    groups = np.array_split(sorted(set(names[probe.unit > 0])), _DIRECTIONS)
-    generator, found = np.random.default_rng(1), []
-    for number, group in enumerate(groups):
-        direction = generator.choice([-1.0, 1.0], len(names)) * np.isin(names, group) * (probe.unit > 0)
-        if not direction.any():
-            continue
-        direction /= np.linalg.norm(direction)
-        first = _disagreement(probe, direction, _APART, number)
-        if _is_clear(first):
-            again = _disagreement(probe, direction, _APART / 2, number + _DIRECTIONS)
-            if _is_clear(again) and abs(again.mean) > abs(first.mean) / 2:
-                found += list(group)
+    latents = sorted(set(names[probe.unit > 0].tolist())) if among is None else among
+    found: list[str] = []
+    for group in np.array_split(latents, min(_GROUPS, len(latents))) if latents else ():
+        own = np.isin(names, group) & (probe.unit > 0)
+        if any(_disagrees(probe, own, number) for number in range(_DIRECTIONS)):
+            found += group.tolist() if len(group) == 1 else _biased(probe, group.tolist()) or group.tolist()
     return tuple(found)
+
+
+def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
+    """Tell whether slopes along a random direction of some parameters disagree, and no less so when differences are halved."""
+    direction = np.random.default_rng(number).normal(size=len(own)) * own
+    direction /= np.linalg.norm(direction)
+    first = _disagreement(probe, direction, _APART, number)
+    if not _is_clear(first):
+        return False
+    again = _disagreement(probe, direction, _APART / 2, number + _DIRECTIONS)
+    return _is_clear(again) and abs(again.mean) > abs(first.mean) / 2
 
 
 def _is_clear(found: Gain) -> bool:
@@ -178,7 +185,8 @@ def _is_clear(found: Gain) -> bool:
 
 def _disagreement(probe: Probe, direction: np.ndarray, apart: float, number: int) -> Gain:
     """Compare slopes of the ELBO along a direction by differences and by the gradient, on the same draws, block by block."""
-    steps, found = max(3, probe.steps // _BLOCKS), []
+    steps = max(3, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
+    found = []
     for block in range(_BLOCKS):
         words = ("bias", number, block)
         up, down = (probe.elbos(side * apart * direction, steps, *words) for side in (1, -1))

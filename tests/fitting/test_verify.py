@@ -1,0 +1,141 @@
+"""A claim of convergence is verified: ridges, discrete factors that gave up values, and biased gradients do not pass."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import bbvi
+from bbvi.families.normal import Normal
+
+
+def ridge(rho, d):
+    covariance = (1 - rho) * np.eye(d) + rho
+    precision = np.linalg.inv(covariance).astype(np.float32)
+    mean = 2 * np.linalg.cholesky(covariance)[:, 0]
+
+    def log_joint(z, data):
+        apart = z["x"] - data["mean"]
+        return -0.5 * apart @ data["precision"] @ apart
+
+    data = {"mean": mean.astype(np.float32), "precision": precision}
+    return bbvi.Model(log_joint, x=bbvi.real(d), joint=()), data
+
+
+def gap_of_ridge(posterior, data):
+    """Return what the best factorized Normal has more, exactly: its entropy and its expected log p."""
+    precision, apart = data["precision"].astype(float), posterior.mean()["x"] - data["mean"]
+    variance, best = posterior.sd()["x"] ** 2, 1 / np.diag(precision)
+    return 0.5 * (apart @ precision @ apart + (variance / best - 1 - np.log(variance / best)).sum())
+
+
+@pytest.mark.parametrize("rho, d", [(0.999, 5), (0.9999, 10)])
+def test_a_fit_that_creeps_along_a_ridge_is_carried_to_its_top_before_it_claims_to_have_converged(rho, d):
+    model, data = ridge(rho, d)
+    posterior = bbvi.fit(model, data)
+    assert posterior.converged
+    assert gap_of_ridge(posterior, data) < 0.05
+
+
+def test_a_count_that_draws_nothing_but_zeros_is_looked_at_again():
+    model = bbvi.Model(lambda z, _: dist.Poisson(5.0).log_prob(z["n"]), n=bbvi.count(init={"rate": 5e-5}))
+    posterior = bbvi.fit(model)
+    assert posterior.converged
+    assert abs(float(posterior.mean()["n"]) - 5) < 0.1
+
+
+@jax.custom_jvp
+def square(x):
+    return x**2
+
+
+@square.defjvp
+def _(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return x**2, 2 * (x - 0.5) * dx  # a lie: the derivative of another function
+
+
+def test_a_derivative_that_lies_is_caught_and_the_fit_goes_on_with_the_score():
+    model = bbvi.Model(lambda z, _: -0.5 * square(z["x"] - 1.0) - 0.5 * (z["y"] - 2) ** 2, x=bbvi.real(), y=bbvi.real())
+    with pytest.warns(
+        RuntimeWarning, match=r"gradient of \['x'\] disagrees with differences of the ELBO.*goes on with Score"
+    ):
+        posterior = bbvi.fit(model)
+    assert posterior.converged
+    assert posterior.estimators == {"x": "Score()", "y": "Pathwise()"}
+    assert abs(float(posterior.mean()["x"]) - 1.0) < 0.05
+
+
+class Crooked(bbvi.AbstractFamily):
+    """A Normal whose draws have a wrong derivative in their scale: its path is wrong, its density is right."""
+
+    chart = Normal().chart
+
+    def parameters(self):
+        return Normal().parameters()
+
+    def sample(self, params, address):
+        hidden = jax.lax.stop_gradient(params["scale"])
+        standard = Normal().sample({"loc": 0.0, "scale": 0.0}, address)
+        z = Normal().sample({**params, "scale": hidden}, address)
+        return z + standard**3 * (params["scale"] - hidden)
+
+    def log_prob(self, params, coordinates):
+        return Normal().log_prob(params, coordinates)
+
+
+def test_a_family_whose_path_is_wrong_is_caught():
+    model = bbvi.Model(lambda z, _: dist.StudentT(2, 3.0, 1).log_prob(z["x"]), x=bbvi.real(q=Crooked()))
+    with pytest.warns(RuntimeWarning, match="disagrees with differences of the ELBO"):
+        posterior = bbvi.fit(model, gradient=bbvi.Pathwise())
+    assert posterior.estimators == {"x": "Score()"}
+
+
+class Shrunk(bbvi.AbstractGradient):
+    """A user's estimator that forgets a part of the gradient."""
+
+    def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
+        found = bbvi.Pathwise().estimate(analysis, params, data, batch, draws=draws, key=key)
+        return found._replace(globals=jax.tree.map(lambda leaf: leaf - 0.3, found.globals))
+
+
+def test_an_estimator_of_a_users_own_is_checked_too():
+    model = bbvi.Model(lambda z, _: dist.Normal(3, 1).log_prob(z["x"]), x=bbvi.real())
+    with pytest.warns(RuntimeWarning, match="disagrees"):
+        posterior = bbvi.fit(model, gradient=Shrunk())
+    assert posterior.converged and posterior.estimators == {"x": "Score()"}
+    assert abs(float(posterior.mean()["x"]) - 3) < 0.05
+
+
+def test_a_rule_that_does_not_go_on_ends_without_a_claim_where_it_is_refuted():
+    """The paper's rule fires on a ridge after a few short steps; its lambda stays as it is."""
+    model, data = ridge(0.999, 5)
+    settings = {"optimizer": bbvi.adagrad(0.01), "seed": 1}
+    posterior = bbvi.fit(model, data, stop=bbvi.ParameterChange(0.02), **settings)
+    assert not posterior.converged and posterior.outcome is bbvi.Outcome.STOPPED
+    assert "ParameterChange(tolerance=0.02) fired, but another lambda was found" in posterior.stopped
+    same = bbvi.fit(model, data, stop=bbvi.Budget(steps=len(posterior.history)), **settings)
+    np.testing.assert_array_equal(posterior.params["x"]["loc"], same.params["x"]["loc"])
+
+
+def test_good_gradients_are_not_suspected():
+    """Discrete, positive and real latents, by sums, paths and the score, at three seeds."""
+
+    def log_joint(z, _):
+        rate = z["rate"] * jnp.where(z["on"] == 1, 2.0, 1.0)
+        steps = jnp.where(z["jump"] > 0.3, 1.0, 0.0)
+        return (
+            dist.Gamma(3, 1).log_prob(z["rate"])
+            + dist.Bernoulli(0.3).log_prob(z["on"])
+            + dist.Poisson(rate).log_prob(4)
+            + dist.Normal(steps, 1).log_prob(z["jump"])
+        )
+
+    model = bbvi.Model(log_joint, rate=bbvi.positive(), on=bbvi.binary(), jump=bbvi.real())
+    kinds = set()
+    for seed in range(3):
+        posterior = bbvi.fit(model, seed=seed)
+        assert posterior.converged
+        kinds.add(tuple(posterior.estimators.values()))
+    assert kinds == {("Pathwise()", "LocalExpectation()", "Score()")}

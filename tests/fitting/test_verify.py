@@ -79,7 +79,7 @@ class Crooked(bbvi.AbstractFamily):
         hidden = jax.lax.stop_gradient(params["scale"])
         standard = Normal().sample({"loc": 0.0, "scale": 0.0}, address)
         z = Normal().sample({**params, "scale": hidden}, address)
-        return z + standard**3 * (params["scale"] - hidden)
+        return z + jnp.sign(standard) * jnp.exp(hidden) * (params["scale"] - hidden)
 
     def log_prob(self, params, coordinates):
         return Normal().log_prob(params, coordinates)

@@ -28,8 +28,8 @@ _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
 _AHEAD = 0.5 / (1 / (_POWER + 2) - 1 / (_LATE + 2))
 _OFTEN = 20
-#: N / B, by which the gain that may be left is multiplied, counts no more than this
-_WIDEST = 10.0
+#: how many times its usual value the tolerance, and the gain that may be left, can be under subsampling
+_WIDEST, _MOST_GAIN = 15.0, 10.0
 
 
 class Averages(eqx.Module):
@@ -75,7 +75,8 @@ class State(NamedTuple):
 class Converged(AbstractStop):
     """Stop when every latent's parameters are known to `tolerance` standard deviations of q, and the ELBO to `gain`.
 
-    Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B) and the gain by N / B, up to 10.
+    Under subsampling, where noise cannot fall as fast, the tolerance is multiplied by sqrt(N / B), up to 15, and the gain by
+    N / B, up to 10.
     When the rule fires, the average of late iterates replaces the last one, unless its ELBO is clearly lower.
 
     Examples:
@@ -115,14 +116,14 @@ class Converged(AbstractStop):
             distances.append(rows_distance)
             new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.groups].set(rows), state.rows, batch)
         total, num, ahead = jnp.concatenate(distances, -1)
-        wider = min(scale, _WIDEST)
-        done = (steps >= self.min_steps) & jnp.all(total <= self.tolerance**2 * wider * num)
-        done &= (total.sum() / 2 <= self.gain * wider) & (ahead.sum() / 2 <= self.gain * wider)
+        tolerance, gain = self.tolerance * min(scale**0.5, _WIDEST), self.gain * min(scale, _MOST_GAIN)
+        done = (steps >= self.min_steps) & jnp.all(total <= tolerance**2 * num)
+        done &= (total.sum() / 2 <= gain) & (ahead.sum() / 2 <= gain)
         return State(steps, new_globals, new_rows, rows_distance), done
 
     def most_gain(self, num_groups: int, batch_size: int) -> float:
         """Return how many nats may be left to gain."""
-        return self.gain * min(num_groups / batch_size if batch_size else 1.0, _WIDEST)
+        return self.gain * min(num_groups / batch_size if batch_size else 1.0, _MOST_GAIN)
 
     def noise(self, state):
         out: dict[str, float] = {}

@@ -26,7 +26,7 @@ _SETTLE = 100  # steps after which what is left of a random move points along ri
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
 _SATURATED = 0.01  # Fisher information of a discrete factor that hardly draws other values
-_BLOCKS, _GROUPS, _DIRECTIONS, _MOST_STEPS = 8, 3, 2, 100
+_BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _MOST_STEPS = 8, 3, 2, 3, 100
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
@@ -169,29 +169,32 @@ def _biased(probe: Probe, among: Sequence[str] | None = None) -> tuple[str, ...]
 
 
 def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
-    """Tell whether slopes along a random direction of some parameters disagree, and no less so when differences are halved."""
+    """Tell whether slopes along a random direction of some parameters disagree, and no less so when differences are halved.
+
+    A suspicion is looked at with more draws until it is clear or gone.
+    """
     direction = np.random.default_rng(number).normal(size=len(own)) * own
     direction /= np.linalg.norm(direction)
-    first = _disagreement(probe, direction, _APART, number)
-    if not _is_clear(first):
-        return False
-    again = _disagreement(probe, direction, _APART / 2, number + _DIRECTIONS)
-    return _is_clear(again) and abs(again.mean) > abs(first.mean) / 2
-
-
-def _is_clear(found: Gain) -> bool:
-    return abs(found.mean) > max(_LEAST_BIAS, _ERRORS * found.error)
-
-
-def _disagreement(probe: Probe, direction: np.ndarray, apart: float, number: int) -> Gain:
-    """Compare slopes of the ELBO along a direction by differences and by the gradient, on the same draws, block by block."""
     steps = max(3, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
-    found = []
+    for more in range(_LOOKS):
+        found = [
+            _disagreement(probe, apart * direction, steps * 4**more, number, more) for apart in (_APART, _APART / 2)
+        ]
+        if all(abs(one.mean) > max(_LEAST_BIAS, _ERRORS * one.error) for one in found):
+            return abs(found[1].mean) > abs(found[0].mean) / 2
+        if not any(abs(one.mean) > _ERRORS / 2 * one.error for one in found):
+            break
+    return False
+
+
+def _disagreement(probe: Probe, by: np.ndarray, steps: int, *words: int) -> Gain:
+    """Compare slopes of the ELBO along a vector by differences and by the gradient, on the same draws, block by block."""
+    apart, found = np.linalg.norm(by), []
     for block in range(_BLOCKS):
-        words = ("bias", number, block)
-        up, down = (probe.elbos(side * apart * direction, steps, *words) for side in (1, -1))
+        named: tuple[str | int, ...] = ("bias", *words, block)
+        up, down = (probe.elbos(side * by, steps, *named) for side in (1, -1))
         by_differences = 0.0
         for step, difference in enumerate((up - down) / (2 * apart)):
             by_differences = toward(by_differences, difference, step + 1)  # weighed as gradients are
-        found.append(by_differences - direction @ probe.gradient(0 * direction, steps, *words))
+        found.append(by_differences - by @ probe.gradient(0 * by, steps, *named) / apart)
     return gain_of(np.array(found))

@@ -114,11 +114,10 @@ class InExecutor:
                 futures = {i: self._submit(pieces[i], form, payload) for i in outcomes if outcomes[i] is None}
                 for at, future in futures.items():
                     outcomes[at] = future.result()
-        except BrokenExecutor as error:
-            reason = f"{type(error).__name__}: a worker died (killed, out of memory, or it ended the process)"
-            return Failure(pieces[at][0].cut(0, 1), f"{reason}; make a new executor", str(error))
         except Exception as error:  # what cannot be unpickled over there, an executor that was shut down
-            return Failure(pieces[at][0].cut(0, 1), f"{type(error).__name__}: {error}", traceback.format_exc())
+            died = "a worker died (killed, out of memory, or it ended the process); make a new executor"
+            why = died if isinstance(error, BrokenExecutor) else error
+            return Failure(pieces[at][0].cut(0, 1), f"{type(error).__name__}: {why}", traceback.format_exc())
         for outcome in outcomes.values():
             if isinstance(outcome, Failure):
                 return outcome

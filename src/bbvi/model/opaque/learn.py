@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bbvi.model.opaque.calls import Failure, Form, Segment, call, run
-from bbvi.model.opaque.moving import Term
+from bbvi.model.opaque.moving import Term, one_after_another
 
 
 def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, vectorized: bool):
@@ -24,7 +24,6 @@ def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, .
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     arrays = [_number(leaf, name, label) for (_, leaf), name in zip(leaves, names, strict=True)]
     _check_same(arrays, [np.asarray(leaf) for leaf in jax.tree.leaves(again)], label, segment.seeds is not None)
-    terms: list[Term] = []
     for name, array in zip(names, arrays, strict=True):
         if vectorized and array.shape[:1] != (1,):
             raise ValueError(
@@ -32,9 +31,8 @@ def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, .
                 f"{f'term {name!r}' if name else 'the value'} has shape {array.shape}. Sum over other axes only, for "
                 "example x.sum(axis=-1)"
             )
-        begin = terms[-1].end if terms else 0
-        terms.append(Term(name, array.shape[1:] if vectorized else array.shape, begin, begin + array.size))
-    return terms, structure
+    shapes = [array.shape[1:] if vectorized else array.shape for array in arrays]
+    return list(map(Term, names, shapes, one_after_another(shapes))), structure
 
 
 def check_vectorized(

@@ -13,7 +13,7 @@ continuous where they are finite, and so are numpyro's densities.
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +27,7 @@ from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
 from bbvi.blankets.jaxpr.lines import frames_of, line_of
 from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts
-from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
+from bbvi.blankets.jaxpr.propagate import propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
 
@@ -50,9 +50,6 @@ class _Place(NamedTuple):
 
 #: the place of an operation, and those of the calls around it, innermost first
 Calls = tuple[_Place, ...]
-
-
-_structural: Rules[Callable[[Any, list[Cell], Calls], list[Cell]]] = Rules()
 
 
 def find_jump(
@@ -98,7 +95,7 @@ def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -
     if (inner := called(eqn)) is not None:
         made = _walk(inner, cells, eqn.params.get("name"), where)
         return [_promised(cell) for cell in made] if eqn.primitive.name in CUSTOM else made
-    structural = _structural.of(eqn)
+    structural = _STRUCTURAL.get(eqn.primitive.name)
     if structural is not None:
         return structural(eqn, cells, where) if read or structural is _select else [Cell()] * len(eqn.outvars)
     return [_cell(eqn, number, cells, found, where) for number, found in enumerate(found_of(eqn, cells))]
@@ -158,7 +155,6 @@ def _frames(where: Calls) -> Iterator[Any]:
         yield from frames
 
 
-@_structural(jax.lax.select_n_p)
 def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A choice. Where one case is infinite it is a check of the support, and where all cases meet it is continuous."""
     which, *cases = cells
@@ -192,7 +188,6 @@ def _shown_to_meet(which: Cell, cases: Sequence[Cell]) -> bool:
     return sides_are_continuous and not absorbed and len(formulas) == len(cases) and meet(compared, formulas)
 
 
-@_structural(jax.lax.cond_p)
 def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     which, *arguments = cells
     branches = [_walk(branch, arguments, where[0].function, where[1:]) for branch in eqn.params["branches"]]
@@ -203,14 +198,12 @@ def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump) for cell in made]
 
 
-@_structural(jax.lax.while_p)
 def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """No derivative backwards through a loop of unknown length."""
     inputs, jump, *_ = joined(cells)
     return [Cell(inputs, jump or _jump("'while_loop'", inputs, where, seen=False))] * len(eqn.outvars)
 
 
-@_structural(jax.lax.scan_p)
 def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A loop: what is carried reads what any step made it read."""
 
@@ -226,6 +219,9 @@ def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     cells, made = through_carry(eqn, _as_variables(cells, eqn.params["jaxpr"].jaxpr.invars), step, join)
     _, carry, _ = scan_parts(eqn, cells)
     return _as_variables([*carry, *made[len(carry) :]], eqn.outvars)
+
+
+_STRUCTURAL = {"select_n": _select, "cond": _cond, "while": _while, "scan": _scan}
 
 
 def _as_variables(cells: list[Cell], variables: list[Any]) -> list[Cell]:

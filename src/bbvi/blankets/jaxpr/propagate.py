@@ -8,37 +8,14 @@ nothing changes, comes to an end.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from jax.extend.core import Jaxpr, Literal, Primitive
+from jax.extend.core import Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.primitives import scan_parts
 from bbvi.blankets.jaxpr.run import reached
 
 Cell = TypeVar("Cell")
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Rules(Generic[Function]):
-    """A table of rules by primitive, filled by decorating functions: `@rules(lax.add_p, lax.sub_p)`."""
-
-    def __init__(self) -> None:
-        self._by_primitive: dict[Primitive, Function] = {}
-
-    def __call__(self, *primitives: Primitive) -> Callable[[Function], Function]:
-        for primitive in primitives:
-            if not isinstance(primitive, Primitive):
-                raise TypeError(f"a rule is for primitives of JAX such as jax.lax.add_p, got {primitive!r}")
-
-        def register(rule: Function) -> Function:
-            self._by_primitive.update(dict.fromkeys(primitives, rule))
-            return rule
-
-        return register
-
-    def of(self, eqn: Any) -> Function | None:
-        """Look up the rule for an equation, None if there is none."""
-        return self._by_primitive.get(eqn.primitive)
 
 
 def propagate(

@@ -34,20 +34,20 @@ class Last(NamedTuple):
 
 
 def run_last(
-    closed: ClosedJaxpr,
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    num: int,
-    *,
-    fast_lgamma: bool = True,
-    derivatives: bool = False,
+    closed: ClosedJaxpr, inputs: Sequence[Any], num: int, *, fast_lgamma: bool = True, derivatives: bool = False
 ) -> list[Array]:
-    """Compute these variables, all with samples last; inputs are `Last`, or the same for all samples.
+    """Compute the outputs of a trace, all with samples last; inputs are `Last`, or the same for all samples.
 
     With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
     """
-    values = run(closed, inputs, outputs, special=_Rules(num, fast_lgamma, derivatives))
-    return [_spread(value, atom.aval.shape, num) for value, atom in zip(values, outputs, strict=True)]
+    typed = [_typed(value, v.aval.dtype) for value, v in zip(inputs, closed.jaxpr.invars, strict=True)]
+    values = run(closed, typed, closed.jaxpr.outvars, special=_Rules(num, fast_lgamma, derivatives))
+    return [_spread(value, v.aval.shape, num) for value, v in zip(values, closed.jaxpr.outvars, strict=True)]
+
+
+def _typed(value: Any, dtype: Any) -> Any:
+    is_last = isinstance(value, Last)
+    return Last(jnp.asarray(value.array, dtype), value.log) if is_last else jnp.asarray(value, dtype)
 
 
 def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, JOINS, MOVES, REDUCTIONS, named
 from bbvi.blankets.jaxpr.run import bind
-from bbvi.blankets.jaxpr.values import NUMPY_MOVES
+from bbvi.blankets.jaxpr.values import NUMPY
 from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, merge, mix, moved, reduce, spread, stack, union
 from bbvi.blankets.rules import rule
 
@@ -43,7 +43,7 @@ def _multiply(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
 
 @rule(*named(MOVES))
 def _move(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return [moved(ins[0], lambda ids: NUMPY_MOVES[eqn.primitive.name](ids, eqn.params))]
+    return [moved(ins[0], lambda ids: NUMPY[eqn.primitive.name](eqn.params, ids))]
 
 
 @rule(*named(["optimization_barrier"]))
@@ -60,7 +60,7 @@ def on_numbers(eqn: Any, ins: list[Reads], others: Sequence[Any] = ()) -> list[R
     """Run a move of data among arrays on the numbers of their sets; `others` are its last inputs, which are not moved."""
     ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars[: len(ins)]])
     if eqn.primitive.name == "concatenate":  # common, and needs no compiler
-        return [ReadSets(np.concatenate(ids, eqn.params["dimension"]), sets)]
+        return [ReadSets(NUMPY["concatenate"](eqn.params, *ids), sets)]
     typed = [jnp.asarray(o, atom.aval.dtype) for o, atom in zip(others, eqn.invars[len(ins) :], strict=True)]
     made = bind(eqn, [*(jnp.asarray(i, jnp.int32) for i in ids), *typed])
     return [ReadSets(np.asarray(m), sets) for m in made]

@@ -49,18 +49,7 @@ def _added(out: Any, walk: Walk, size: int) -> Iterator[Any]:
         name, library = eqn.primitive.name, is_library(eqn)
         # a number that reads a latent, times one that does not
         scales = name in ("mul", "div") and sum(map(walk.is_read, eqn.invars)) == 1
-        if single and (library or (name == "reduce_sum" and _has_density(eqn.invars[0], walk))):
+        if single and (library or (name == "reduce_sum" and walk.is_density(eqn.invars[0], _MASKED))):
             yield eqn
         elif not library and (name in _PASSED or (single and scales)):
             todo += [(part, single or (size > 1 and int(np.prod(part.aval.shape)) == 1)) for part in eqn.invars]
-
-
-def _has_density(atom: Any, walk: Walk) -> bool:
-    """Tell whether an array is a library's density, which may be masked and weighed."""
-    todo = [atom]
-    while todo:
-        eqn = walk.maker(todo.pop())
-        if eqn is not None and is_library(eqn):
-            return True
-        todo += eqn.invars if eqn is not None and eqn.primitive.name in _MASKED else []
-    return False

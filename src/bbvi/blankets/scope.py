@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, UInt32
 
 from bbvi.blankets.broadcast import refuse_forgotten_sums
 from bbvi.blankets.jaxpr.run import all_consts
-from bbvi.blankets.look_ups import AbstractLookedUp, chosen_elements, looked_up
+from bbvi.blankets.look_ups import LookedUp, chosen_elements, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
@@ -67,7 +67,7 @@ class Scope(NamedTuple):
     split: SplitTerms
     function: AtSamples
     patterns: Patterns
-    look_ups: Mapping[str, Mapping[str, AbstractLookedUp]]
+    look_ups: Mapping[str, Mapping[str, LookedUp]]
     indices: Callable[[Any], list[Array]]
     shapes: dict[str, tuple[int, ...]]
     lost: list[Lost]
@@ -191,7 +191,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
     lost = list(found.lost)
     patterns: dict[str, dict[str, AbstractPattern]] = {}
-    look_ups: dict[str, dict[str, AbstractLookedUp]] = {}
+    look_ups: dict[str, dict[str, LookedUp]] = {}
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
         if num_pairs(output) > MOST_PAIRS:
             output = everything([output], (1,))

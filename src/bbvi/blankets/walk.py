@@ -16,6 +16,7 @@ from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
 _MOST_SCALES = 3
+_SUMMED = REARRANGED | {"broadcast_in_dim", "neg", "reduce_sum"}
 
 
 class By(NamedTuple):
@@ -148,16 +149,17 @@ class Walk:
         if not left or not right:
             return False
         nested = left <= right or right <= left
-        return is_library(eqn) or (nested and not all(self._is_density(a) for a in eqn.invars))
+        return is_library(eqn) or (nested and not all(self.is_density(a, _SUMMED) for a in eqn.invars))
 
-    def _is_density(self, atom: Any) -> bool:
-        """Whether this array is what a library's density returned."""
-        eqn = self.maker(atom)
-        while eqn is not None and eqn.primitive.name in (*REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
-            if is_library(eqn):
+    def is_density(self, atom: Any, through: Iterable[str]) -> bool:
+        """Tell whether a library's density made this array, with no more than these operations behind it."""
+        todo = [atom]
+        while todo:
+            eqn = self.maker(todo.pop())
+            if eqn is not None and is_library(eqn):
                 return True
-            eqn = self.maker(eqn.invars[0])
-        return eqn is not None and is_library(eqn)
+            todo += eqn.invars if eqn is not None and eqn.primitive.name in through else []
+        return False
 
     def _scaled(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
@@ -262,10 +264,6 @@ def _under(b: By, value: Any, other: Any) -> Any:
     if b.kind == "div":
         return value / other
     return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
-
-
-def is_real(aval: Any) -> bool:
-    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
 
 
 def _is_exact(before: Any, after: Any) -> bool:

@@ -50,8 +50,6 @@ def analyse(
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return analysis
-    buckets = []
-    for lengths in groups.buckets[:-1]:
-        short, row = problem.at(lengths), row_shapes(groups, lengths)
-        buckets.append(find_blankets(short, data, row, fast_lgamma=fast_lgamma, like=blankets).of_group)
+    shorter = [(problem.at(lengths), data, row_shapes(groups, lengths)) for lengths in groups.buckets[:-1]]
+    buckets = [find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets).of_group for short in shorter]
     return analysis._replace(buckets=(*buckets, blankets.of_group), axes=groups.axes)

@@ -116,16 +116,12 @@ def _check_moves(terms: Terms, scope: Scope, moves: list[tuple[str, np.ndarray]]
                 element = int(np.flatnonzero(moved & ~inside)[0])
                 which = np.flatnonzero(mask)
                 those = f"element {which[0]}" if len(which) == 1 else f"some of {len(which)} elements"
-                seen = f"{term}, element {element}, changed with {those} of latent {latent!r}, which"
+                why = "its trace does not show: does the function hide state or randomness? If not, this is a bug in bbvi, "
+                why += "or in a rule added by bbvi.rule: please report it"
                 if term.startswith(tuple(scope.problem.opaque)):
-                    raise RuntimeError(
-                        f"{seen} it was not found to read: it reads more at some values than at others. Declare with "
-                        "bbvi.opaque(fn, reads=...) all that its terms can read"
-                    )
-                raise RuntimeError(
-                    f"{seen} its trace does not show: does the function hide state or randomness? If not, this is a bug in "
-                    "bbvi, or in a rule added by bbvi.rule: please report it"
-                )
+                    why = "it was not found to read: it reads more at some values than at others. Declare with "
+                    why += "bbvi.opaque(fn, reads=...) all that its terms can read"
+                raise RuntimeError(f"{term}, element {element}, changed with {those} of latent {latent!r}, which {why}")
 
 
 def _along(keep: Array, value: Array) -> Array:

@@ -114,10 +114,8 @@ class Listed(AbstractPattern):
     def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
         flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
-        total = flat[self.lists[:, 0]]
-        for column in range(1, self.lists.shape[1]):
-            total = total + flat[self.lists[:, column]]
-        return total.reshape(*self.factor_shape, term.shape[-1])
+        first, *others = (flat[column] for column in self.lists.T)
+        return sum(others, first).reshape(*self.factor_shape, term.shape[-1])
 
     def pairs(self):
         columns, slots = np.nonzero(self.lists < self.term_size)
@@ -166,8 +164,7 @@ def recognise(pairs: sparse.csr_array, term_shape: Shape, factor_shape: Shape) -
         agree = (axis is None or np.array_equal(term[axis], factor[k]) for k, axis in enumerate(matched))
         if expected == len(rows) and all(agree):
             return reduction
-    shifted = _shifted(term, factor, term_shape, factor_shape)
-    if shifted is not None:
+    if (shifted := _shifted(term, factor, term_shape, factor_shape)) is not None:
         return shifted
     counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
     term_size = int(np.prod(term_shape))

@@ -12,20 +12,18 @@ continuous where they are finite, and so are numpyro's densities.
 """
 
 import functools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax.extend.core import ClosedJaxpr
 
 from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
-from bbvi.blankets.jaxpr.lines import frames_of, line_of
+from bbvi.blankets.jaxpr.lines import JAX, NUMPYRO, frames_of, line_of
 from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts
 from bbvi.blankets.jaxpr.propagate import propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
@@ -38,7 +36,6 @@ _TRUSTED = frozenset(
 )
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
 _CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2".split())
-_JAX, _NUMPYRO = (os.path.join(os.path.dirname(str(module.__file__)), "") for module in (jax, numpyro))
 
 
 class _Place(NamedTuple):
@@ -134,8 +131,8 @@ def _promised(cell: Cell) -> Cell:
 def _is_trusted(name: str, where: Calls, forgiven: bool = True) -> bool:
     """Tell whether a trusted function of JAX did this that it may do, or a density of numpyro that tells cases apart."""
     for frame in _frames(where):
-        if not frame.file_name.startswith(_JAX):
-            return frame.file_name.startswith(_NUMPYRO) and name in _CASES
+        if not frame.file_name.startswith(JAX):
+            return frame.file_name.startswith(NUMPYRO) and name in _CASES
         if frame.function_name in _TRUSTED:
             return forgiven
     return False

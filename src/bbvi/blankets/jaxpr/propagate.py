@@ -35,10 +35,7 @@ def propagate(
 
 
 def through_carry(
-    eqn: Any,
-    inputs: Sequence[Cell],
-    body: Callable[[list[Cell]], list[Cell]],
-    join: Callable[[Cell, Cell], Cell],
+    eqn: Any, inputs: Sequence[Cell], body: Callable[[list[Cell]], list[Cell]], join: Callable[[Cell, Cell], Cell]
 ) -> tuple[list[Cell], list[Cell]]:
     """Find cells of a loop's inputs that hold at every step, the carry joined with what each step makes; and its outputs'."""
     consts, carry, xs = scan_parts(eqn, inputs)

@@ -158,14 +158,10 @@ def _pickled(function: Callable[..., Any], constant: tuple[Any, ...], name: str)
 
 def _split(segments: Sequence[Segment], num: int) -> list[list[Segment]]:
     """Split calls, in the same order, into `num` lists of about the same length."""
-    total = sum(segment.num for segment in segments)
-    edges = np.unique(np.linspace(0, total, min(num, total) + 1).astype(int))
-    pieces: list[list[Segment]] = [[] for _ in edges[1:]]
-    start = 0
-    for segment in segments:
-        for i, (begin, end) in enumerate(itertools.pairwise(edges)):
-            first, last = max(begin - start, 0), min(end - start, segment.num)
-            if first < last:
-                pieces[i].append(segment.cut(int(first), int(last)))
-        start += segment.num
+    calls = [(segment, i) for segment in segments for i in range(segment.num)]
+    pieces = []
+    for numbers in np.array_split(np.arange(len(calls)), min(num, len(calls))):
+        of_segment = itertools.groupby((calls[n] for n in numbers), key=lambda call: id(call[0]))
+        runs = [list(members) for _, members in of_segment]
+        pieces.append([run[0][0].cut(run[0][1], run[-1][1] + 1) for run in runs])
     return pieces

@@ -112,13 +112,12 @@ class Host:
                 f"{self.label} returns {probe.num_elements} term elements, and its latents have {probe.num_factors}: too many "
                 "pairs to keep; return fewer terms, for example sums of those that read the same latents"
             )
-        if self._reads is not None:
-            known = declared(self._reads, probe, self.label)
-            found = check_declared(probe, known)
-            if found is not None:
-                raise ValueError(f"{self.label}: {found}, which reads= does not declare; add it there")
-            return known
-        return find(probe)
+        if self._reads is None:
+            return find(probe)
+        known = declared(self._reads, probe, self.label)
+        if (found := check_declared(probe, known)) is not None:
+            raise ValueError(f"{self.label}: {found}, which reads= does not declare; add it there")
+        return known
 
     @property
     def dependence(self) -> list[sparse.csr_array]:

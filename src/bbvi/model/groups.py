@@ -121,18 +121,18 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
     if not axes:
         raise ValueError('bbvi.ragged needs at least one named axis, for example visit={"labs": [...]}')
     own = {axis: _lengths(axis, columns) for axis, columns in axes.items()}
-    names = ["mask", "length", *(name for columns in axes.values() for name in columns), *(group or {})]
+    listed = [(axis, name, lists) for axis, columns in axes.items() for name, lists in columns.items()]
+    names = ["mask", "length", *(name for _, name, _ in listed), *(group or {})]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"bbvi.ragged: the field name {name!r} is taken; choose another")
     fields: dict[str, Any] = jax.tree.map(as_numpy, dict(group or {}), is_leaf=is_number_list)
     refuse_unfit(fields, "cohort")
-    leaves = [(f"group field {name!r}{path}", x) for name in fields for path, x in named_leaves(fields[name])]
-    _check_number_of_groups([*own.items(), *leaves])
+    leaves = [(f"group field {name!r}{path}", x.shape) for name in fields for path, x in named_leaves(fields[name])]
+    _check_number_of_groups([*((f"{axis}.{name}", (len(lists),)) for axis, name, lists in listed), *leaves])
     buckets, bucket = find_buckets(own)
-    for axis, columns in axes.items():
-        fields |= {name: _pad(arrays, buckets[-1][axis], axis, name) for name, arrays in columns.items()}
-    of_axis = {name: axis for axis, columns in axes.items() for name in columns}
+    fields |= {name: _pad(lists, buckets[-1][axis], axis, name) for axis, name, lists in listed}
+    of_axis = {name: axis for axis, name, _ in listed}
     arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
     return Cohort(arrays, lengths, of_bucket, buckets, of_axis)
 
@@ -170,7 +170,7 @@ def as_groups(data: Any) -> AbstractGroups:
         arrays = jax.tree.map(as_numpy, data, is_leaf=is_number_list)
         if not jax.tree.leaves(arrays):
             raise ValueError("data is empty: it has no arrays")
-        _check_number_of_groups([(f"data{path}", leaf) for path, leaf in named_leaves(arrays)])
+        _check_number_of_groups([(f"data{path}", leaf.shape) for path, leaf in named_leaves(arrays)])
         refuse_unfit(arrays, "data")
         groups = ArrayGroups(jax.tree.map(jnp.asarray, arrays))
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
@@ -193,12 +193,12 @@ def as_numpy(leaf: Any) -> np.ndarray:
     return array
 
 
-def _check_number_of_groups(arrays: list[tuple[str, np.ndarray]]) -> None:
-    for name, array in arrays:
-        if array.ndim == 0:
+def _check_number_of_groups(shapes: list[tuple[str, tuple[int, ...]]]) -> None:
+    for name, shape in shapes:
+        if not shape:
             raise ValueError(f"{name} is a single number; each array needs one entry per group on its first axis")
-    if len({len(array) for _, array in arrays}) > 1:
-        listed = ", ".join(f"{name}: {len(array)}" for name, array in arrays)
+    if len({shape[0] for _, shape in shapes}) > 1:
+        listed = ", ".join(f"{name}: {shape[0]}" for name, shape in shapes)
         raise ValueError(f"the data disagree on the number of groups (the first axis of arrays): {listed}")
 
 
@@ -217,11 +217,7 @@ def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     if not first:
         raise ValueError(f"bbvi.ragged: {axis}.{first_name} is empty: no groups")
     for name, other in lengths.items():
-        if len(other) != len(first):
-            raise ValueError(
-                f"bbvi.ragged: {axis}.{first_name} has {len(first)} groups but {axis}.{name} has {len(other)}"
-            )
-        for i, (a, b) in enumerate(zip(first, other, strict=True)):
+        for i, (a, b) in enumerate(zip(first, other, strict=False)):
             if a != b:
                 raise ValueError(f"bbvi.ragged: group {i}: {axis}.{first_name} has length {a}, {axis}.{name} has {b}")
     return np.asarray(first)

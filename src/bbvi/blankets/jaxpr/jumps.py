@@ -13,7 +13,7 @@ continuous where they are finite, and so are numpyro's densities.
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,15 +38,8 @@ _TRUSTED = frozenset(
 _CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2".split())
 
 
-class _Place(NamedTuple):
-    """Where an operation was written, and the compiled function around it."""
-
-    source: Any
-    function: str | None
-
-
-#: the place of an operation, and those of the calls around it, innermost first
-Calls = tuple[_Place, ...]
+#: where an operation was written and the compiled function around it; then the same for the calls around that, innermost first
+Calls = tuple[tuple[Any, str | None], ...]
 
 
 def find_jump(
@@ -87,7 +80,7 @@ def _known(value: Any) -> Cell:
 
 
 def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -> list[Cell]:
-    where = (_Place(eqn.source_info, function), *calls)
+    where = ((eqn.source_info, function), *calls)
     read = any(cell.inputs for cell in cells)
     if (inner := called(eqn)) is not None:
         made = _walk(inner, cells, eqn.params.get("name"), where)
@@ -113,7 +106,7 @@ def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) 
 
 
 def _jump(operation: str, inputs: frozenset[str], where: Calls, seen: bool = True) -> Jump:
-    return Jump(operation, tuple(sorted(inputs)), line_of(where[-1].source), seen)
+    return Jump(operation, tuple(sorted(inputs)), line_of(where[-1][0]), seen)
 
 
 def _formula(eqn: Any, cells: list[Cell]) -> Formula | None:
@@ -143,10 +136,10 @@ def _frames(where: Calls) -> Iterator[Any]:
 
     A compiled function was traced where it was first called: what lies outside of it is that of its call here.
     """
-    for place in where:
-        frames = frames_of(place.source)
-        if place.function is not None:
-            own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(place.function)]
+    for source, function in where:
+        frames = frames_of(source)
+        if function is not None:
+            own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(function)]
             ends = [i for i, frame in enumerate(frames) if frame.file_name.endswith("pjit.py")]
             frames = frames[: next((i for i in ends if not own or i > own[0]), len(frames))]
         yield from frames
@@ -187,7 +180,7 @@ def _shown_to_meet(which: Cell, cases: Sequence[Cell]) -> bool:
 
 def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     which, *arguments = cells
-    branches = [_walk(branch, arguments, where[0].function, where[1:]) for branch in eqn.params["branches"]]
+    branches = [_walk(branch, arguments, where[0][1], where[1:]) for branch in eqn.params["branches"]]
     made = [joined(outs) for outs in zip(*branches, strict=True)]
     if not which.inputs or (which.jump is None and _is_trusted("cond", where)):
         return made
@@ -205,7 +198,7 @@ def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A loop: what is carried reads what any step made it read."""
 
     def step(cells: list[Cell]) -> list[Cell]:
-        return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
+        return _walk(eqn.params["jaxpr"], cells, where[0][1], where[1:])
 
     def join(old: Cell, new: Cell) -> Cell:
         both = joined([old, new])

@@ -3,6 +3,7 @@
 It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -80,23 +81,21 @@ class Walk:
         return None if isinstance(atom, Literal) else self._makers.get(atom)
 
     def pieces(self, output: Any) -> list[Term]:
-        open_: dict[tuple[Any, tuple[By, ...]], float] = {}
+        open_: dict[tuple[Any, tuple[By, ...]], float] = collections.defaultdict(float)
         found: list[Term] = []
 
         def add(piece: Term) -> None:
             if self.is_read(piece.atom):
-                key = piece.atom, piece.by
-                open_[key] = open_.get(key, 0.0) + piece.number
+                open_[piece.atom, piece.by] += piece.number
             else:
                 found.append(piece)
 
         add(Term(output, 1.0, ()))
         for eqn in reversed(self.jaxpr.eqns):
-            for key in [key for key in open_ if key[0] in eqn.outvars]:
-                piece = Term(key[0], open_.pop(key), key[1])
+            for atom, by in [key for key in open_ if key[0] in eqn.outvars]:
+                piece = Term(atom, open_.pop((atom, by)), by)
                 parts = self.open(eqn, piece)
-                if parts is None:
-                    found.append(piece)
+                found += [piece] if parts is None else []
                 for part in parts or []:
                     add(part)
         found += [Term(atom, number, by) for (atom, by), number in open_.items()]

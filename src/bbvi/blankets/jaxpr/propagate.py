@@ -22,7 +22,7 @@ def propagate(
     jaxpr: Jaxpr,
     cells: dict[Any, Cell],
     of_literal: Callable[[Any], Cell],
-    of_equation: Callable[[Any, list[Cell]], Sequence[Cell]],
+    rule: Callable[[Any, list[Cell]], list[Cell]],
 ) -> list[Cell]:
     """Find the cells of a trace's outputs; `cells` has those of its inputs and constants, and gets those of all variables."""
 
@@ -30,7 +30,7 @@ def propagate(
         return of_literal(atom.val) if isinstance(atom, Literal) else cells[atom]
 
     for eqn in jaxpr.eqns:
-        cells.update(zip(eqn.outvars, of_equation(eqn, [of(atom) for atom in eqn.invars]), strict=True))
+        cells.update(zip(eqn.outvars, rule(eqn, [of(atom) for atom in eqn.invars]), strict=True))
     return [of(atom) for atom in jaxpr.outvars]
 
 

@@ -81,13 +81,12 @@ def _known(value: Any) -> Cell:
 
 def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -> list[Cell]:
     where = ((eqn.source_info, function), *calls)
-    read = any(cell.inputs for cell in cells)
     if (inner := called(eqn)) is not None:
         made = _walk(inner, cells, eqn.params.get("name"), where)
         return [_promised(cell) for cell in made] if eqn.primitive.name in CUSTOM else made
-    structural = _STRUCTURAL.get(eqn.primitive.name)
-    if structural is not None:
-        return structural(eqn, cells, where) if read or structural is _select else [Cell()] * len(eqn.outvars)
+    if (structural := _STRUCTURAL.get(eqn.primitive.name)) is not None:
+        read = structural is _select or any(cell.inputs for cell in cells)
+        return structural(eqn, cells, where) if read else [Cell()] * len(eqn.outvars)
     return [_cell(eqn, number, cells, found, where) for number, found in enumerate(found_of(eqn, cells))]
 
 

@@ -46,7 +46,7 @@ def _check_member(name: str, latent: Latent) -> None:
     no_numbers = latent.family.chart.is_discrete or latent.event
     refused = {
         f"is {latent.support}; a block is Normal, of real, positive and bounded numbers": no_numbers,
-        f"has the ragged axis {latent.ragged_axes[:1]}; a block has one length": latent.ragged_axes,
+        f"has the ragged axis {next(iter(latent.ragged_axes), None)!r}; a block has one length": latent.ragged_axes,
         "has a q= of its own; in a block it has a share in the joint one: leave q= out": latent.q is not None,
         "starts from parameters of its own q; give a value as init=": isinstance(latent.init, dict),
     }

@@ -1,5 +1,6 @@
 """Calls of a function that JAX cannot trace: one after the other, many at once, or spread over workers."""
 
+import functools
 import hashlib
 import itertools
 import pickle
@@ -94,24 +95,22 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
     return [leaf.reshape(num, *shape).astype(form.dtype) for leaf, shape in zip(leaves, form.shapes, strict=True)]
 
 
-class InExecutor:
-    """Do as `run` in the workers of an executor; what is the same in all calls travels once to each worker."""
+def in_executor(
+    executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str
+) -> Callable[[Sequence[Segment], Form], Results]:
+    """Return what does as `run` in the workers of an executor; what is the same in all calls travels once to each worker."""
+    payload = None if isinstance(executor, ThreadPoolExecutor) else _pickled(function, constant, name)
+    token = hashlib.sha256(payload or b"").hexdigest()
 
-    def __init__(self, executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str):
-        self.executor, self.function, self.constant = executor, function, constant
-        self.payload, self.token = None, ""
-        if not isinstance(executor, ThreadPoolExecutor):
-            self.payload = _pickled(function, constant, name)
-            self.token = hashlib.sha256(self.payload).hexdigest()
-
-    def __call__(self, segments: Sequence[Segment], form: Form) -> Results:
-        """Make all calls; return for each term the results of all of them, or the first failure."""
-        pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(self.executor, "_max_workers", 2))
+    def run_there(segments: Sequence[Segment], form: Form) -> Results:
+        pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(executor, "_max_workers", 2))
         at, outcomes = 0, dict.fromkeys(range(len(pieces)))
         try:
             # a worker that does not have the function and its data yet says None: it is asked again, with them
-            for payload in (None, self.payload):
-                futures = {i: self._submit(pieces[i], form, payload) for i in outcomes if outcomes[i] is None}
+            for sent in (None, payload):
+                shipped = functools.partial(run_shipped, token, sent)
+                work: Callable[..., Any] = functools.partial(run, function, constant) if payload is None else shipped
+                futures = {i: executor.submit(work, pieces[i], form) for i in outcomes if outcomes[i] is None}
                 for at, future in futures.items():
                     outcomes[at] = future.result()
         except Exception as error:  # what cannot be unpickled over there, an executor that was shut down
@@ -123,10 +122,7 @@ class InExecutor:
                 return outcome
         return [np.concatenate(arrays) for arrays in zip(*outcomes.values(), strict=True)]
 
-    def _submit(self, piece: list[Segment], form: Form, payload: bytes | None) -> Any:
-        if self.payload is None:
-            return self.executor.submit(run, self.function, self.constant, piece, form)
-        return self.executor.submit(run_shipped, self.token, payload, piece, form)
+    return run_there
 
 
 # What a worker has been sent, by checksum. It is the worker's alone and saves sending the data with every chunk.

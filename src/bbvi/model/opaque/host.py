@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.model.latents import Latent
-from bbvi.model.opaque.calls import Failure, Form, InExecutor, OpaqueError, Results, Segment, run
+from bbvi.model.opaque.calls import Failure, Form, OpaqueError, Results, Segment, in_executor, run
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
@@ -64,7 +64,7 @@ class Host:
             check_vectorized(opaque.function, first, constant, self.label, form=self._form)
         self._caller: Callable[[Sequence[Segment], Form], Results] = functools.partial(run, opaque.function, constant)
         if opaque.executor is not None:
-            self._caller = InExecutor(opaque.executor, opaque.function, constant, self.label)
+            self._caller = in_executor(opaque.executor, opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop
             outcome = self._caller([first.cut(0, 1)], self._form)
             if isinstance(outcome, Failure):

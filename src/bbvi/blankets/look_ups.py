@@ -132,18 +132,12 @@ def looked_up(
         if (reduction := _by_rows(term_shape, blocks[number], item, leaf, factor_shape)) is not None:
             num_axes = len(item.shape) - len(factor_shape) + 1
             return Rows(number, reduction, num_axes, factor_shape, int(np.prod(factor_shape[1:])))
-    elements, positions, offset = [], [], 0
-    operand_targets: list[np.ndarray | None] = [None] * len(look_ups)
-    for number, item in read:
-        element, position = blocks[number].nonzero()
-        elements.append(element)
-        positions.append(position + offset)
-        offset += item.size
-        target = item.targets[leaf]
-        operand_targets[number] = np.where(target < 0, -1, target // event)
-    element = np.concatenate(elements)
-    may_repeat = bool(np.bincount(element).max() > 1)
-    return Pairs(element, np.concatenate(positions), operand_targets, may_repeat, pairs.shape[0], factor_shape)
+    # one look-up after the other, as `Pairs` has their targets
+    elements, positions = sparse.hstack([blocks[number] for number, _ in read], format="coo").nonzero()
+    targets = {number: np.where(item.targets[leaf] < 0, -1, item.targets[leaf] // event) for number, item in read}
+    operand_targets = [targets.get(number) for number in range(len(look_ups))]
+    may_repeat = bool(np.bincount(elements).max() > 1)
+    return Pairs(elements, positions, operand_targets, may_repeat, pairs.shape[0], factor_shape)
 
 
 def _by_rows(

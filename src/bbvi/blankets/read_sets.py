@@ -109,15 +109,10 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:
     """Number the sets of several arrays in one table, in which set 0 is empty, for a move of data among them."""
     width = max((p.sets.shape[1] for p in parts if p is not None), default=0)
-    tables = [sparse.csr_array((1, width), dtype=bool)]
-    ids, offset = [], 1
-    for part, shape in zip(parts, shapes, strict=True):
-        if part is None:
-            ids.append(np.zeros(shape, np.int64))
-        else:
-            ids.append(part.ids + offset)
-            tables.append(widen(part.sets, width))
-            offset += part.sets.shape[0]
+    offsets = np.cumsum([1, *(0 if p is None else p.sets.shape[0] for p in parts)])
+    items = zip(parts, shapes, offsets, strict=False)
+    ids = [np.zeros(shape, np.int64) if part is None else part.ids + at for part, shape, at in items]
+    tables = [sparse.csr_array((1, width), dtype=bool), *(widen(p.sets, width) for p in parts if p is not None)]
     return ids, sparse.csr_array(sparse.vstack(tables, format="csr"))
 
 

@@ -61,12 +61,11 @@ class Walk:
         self._makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
+        self._with_sums: set[Any] = set()
         for eqn in jaxpr.eqns:
             read = frozenset[Any]().union(*(self.leaves.get(a, ()) for a in eqn.invars if not isinstance(a, Literal)))
             self.leaves.update((v, read) for v in eqn.outvars if read)
-        self._with_sums: set[Any] = set()
-        for eqn in jaxpr.eqns:
-            if eqn.outvars and self.is_read(eqn.outvars[0]) and self._has_sum(eqn):
+            if read and self._has_sum(eqn):
                 self._with_sums.update(eqn.outvars)
 
     def is_read(self, atom: Any) -> bool:

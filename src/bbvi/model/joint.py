@@ -21,8 +21,7 @@ def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
     if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
     used = [name for names in joint for name in names]
-    unknown = [name for name in used if name not in known]
-    if unknown:
+    if unknown := [name for name in used if name not in known]:
         raise ValueError(f"joint= names {unknown}; the latents are {known}")
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")

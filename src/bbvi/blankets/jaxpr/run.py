@@ -45,8 +45,7 @@ def run(
 
 def bind(eqn: Any, values: list[Any]) -> list[Any]:
     """Compute one equation."""
-    inner = called(eqn)
-    if inner is not None:
+    if (inner := called(eqn)) is not None:
         return run(inner, values, inner.jaxpr.outvars)
     made = eqn.primitive.bind(*values, **eqn.params)
     return list(made) if eqn.primitive.multiple_results else [made]

@@ -70,8 +70,7 @@ class _Rules:
             return None
         if self.derivatives and name in CUSTOM:
             return self._mapped(eqn, values, bind_custom)
-        inner = called(eqn)
-        if inner is not None:
+        if (inner := called(eqn)) is not None:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, values)]

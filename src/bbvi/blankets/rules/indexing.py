@@ -13,7 +13,20 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets.jaxpr.primitives import SCATTERS, named
-from bbvi.blankets.read_sets import Reads, ReadSets, matrix, merge, mix, moved, own, reduce, same_for_all, union
+from bbvi.blankets.read_sets import (
+    MOST_PAIRS,
+    Reads,
+    ReadSets,
+    everything,
+    matrix,
+    merge,
+    mix,
+    moved,
+    own,
+    reduce,
+    same_for_all,
+    union,
+)
 from bbvi.blankets.rules import rule
 from bbvi.blankets.rules.arrays import on_numbers
 
@@ -124,6 +137,8 @@ def _look_up(eqn: Any, operand: Any, lost: list[int], indices: list[Any]) -> Rea
         return None
     for axis in lost:
         size, full = eqn.params["slice_sizes"][axis], eqn.invars[0].aval.shape[axis]
+        if size * (full - size + 1) * (operand.ids.size // full) > MOST_PAIRS:
+            return everything([operand], eqn.outvars[0].aval.shape)
         anywhere = np.arange(size)[:, None] + np.arange(full - size + 1)
         operand = reduce(ReadSets(np.take(operand.ids, anywhere, axis), operand.sets), (axis + 1,))
     found = np.asarray(_run(eqn, jnp.asarray(operand.ids, jnp.int32), indices))

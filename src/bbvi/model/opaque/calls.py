@@ -157,7 +157,7 @@ def _split(segments: Sequence[Segment], num: int) -> list[list[Segment]]:
     calls = [(segment, i) for segment in segments for i in range(segment.num)]
     pieces = []
     for numbers in np.array_split(np.arange(len(calls)), min(num, len(calls))):
-        of_segment = itertools.groupby((calls[n] for n in numbers), key=lambda call: id(call[0]))
-        runs = [list(members) for _, members in of_segment]
-        pieces.append([run[0][0].cut(run[0][1], run[-1][1] + 1) for run in runs])
+        by_segment = itertools.groupby((calls[n] for n in numbers), key=lambda call: id(call[0]))
+        own = [list(members) for _, members in by_segment]
+        pieces.append([members[0][0].cut(members[0][1], members[-1][1] + 1) for members in own])
     return pieces

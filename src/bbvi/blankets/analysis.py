@@ -3,13 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-import numpy as np
-
 from bbvi.blankets.blankets import Blankets, find_blankets
 from bbvi.blankets.scope import Scope
-from bbvi.model.groups import AbstractGroups, Cohort, Stream, cut_rows, first_row
+from bbvi.model.groups import AbstractGroups, Cohort, row_shapes
 from bbvi.model.problem import Problem
 
 
@@ -44,27 +40,8 @@ class Analysis(NamedTuple):
         return max(scope.size for scope in self.blankets.scopes)
 
 
-def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
-    """Find the shapes of one group's row, with the ragged axes of a cohort cut to these lengths."""
-    if isinstance(groups, Stream):
-        return first_row(groups)
-
-    def first(groups: AbstractGroups) -> Any:
-        rows = groups.take(np.array([0]))
-        if lengths is not None and isinstance(groups, Cohort):
-            rows = cut_rows(rows, groups.axes, lengths)
-        return jax.tree.map(lambda leaf: leaf[0], rows)
-
-    return eqx.filter_eval_shape(first, groups)
-
-
 def analyse(
-    problem: Problem,
-    data: Any,
-    groups: AbstractGroups | None,
-    *,
-    fit_globals: bool = True,
-    fast_lgamma: bool = True,
+    problem: Problem, data: Any, groups: AbstractGroups | None, *, fit_globals: bool = True, fast_lgamma: bool = True
 ) -> Analysis:
     """Read off the blankets of a problem, for each bucket of its groups."""
     row = None if groups is None else row_shapes(groups)
@@ -73,9 +50,6 @@ def analyse(
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return analysis
-    buckets = []
-    for lengths in groups.buckets[:-1]:
-        row = row_shapes(groups, lengths)
-        short = problem.at(lengths)
-        buckets.append(find_blankets(short, data, row, fast_lgamma=fast_lgamma, like=blankets).of_group)
+    shorter = [(problem.at(lengths), data, row_shapes(groups, lengths)) for lengths in groups.buckets[:-1]]
+    buckets = [find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets).of_group for short in shorter]
     return analysis._replace(buckets=(*buckets, blankets.of_group), axes=groups.axes)

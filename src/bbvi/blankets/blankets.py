@@ -1,5 +1,6 @@
 """Section 3.1: for each factor of q, the terms in its blanket."""
 
+import functools
 from typing import Any, NamedTuple
 
 from bbvi.blankets.scope import Scope, find_scope
@@ -33,11 +34,10 @@ def find_blankets(
     With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit. `like` are the
     blankets of the same model at other lengths of the groups: they have the same prior.
     """
-    prior, group = None if like is None else like.prior, None
-    if prior is None:
-        prior = find_scope(problem, trace_prior(problem, data), data, of_groups=False, fast_lgamma=fast_lgamma)
+    find, group = functools.partial(find_scope, problem, fast_lgamma=fast_lgamma), None
+    prior = find(trace_prior(problem, data), data, of_groups=False) if like is None else like.prior
     if problem.num_groups:
-        group = find_scope(problem, trace_group(problem, row), row, of_groups=True, fast_lgamma=fast_lgamma)
+        group = find(trace_group(problem, row), row, of_groups=True)
     found = Blankets(prior, group)
     for name in problem.latents:
         if not any(scope.reading([name]) for scope in found.scopes):

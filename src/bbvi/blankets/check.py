@@ -64,29 +64,23 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         moves += [(name, np.arange(size) == factor) for factor in generator.permutation(size)[:_NUM_MOVES]]
         # many at once: what reads none of them must not move
         moves += [(name, generator.random(size) < share) for share in _SHARES if size > _NUM_MOVES]
-    values = {}
+    num, values = len(moves) + 1, {}
     for name, latent in problem.latents.items():
         base, other = latent.some_values(problem.lengths, 2, generator)
-        columns = np.repeat(base[..., None], len(moves) + 1, axis=-1)
-        flat = columns.reshape(int(np.prod(problem.shape(name))), *latent.event, len(moves) + 1)
-        changed = other.reshape(flat.shape[:-1])
-        for column, (moved, chosen) in enumerate(moves, start=1):
-            if moved == name:
-                flat[chosen, ..., column] = changed[chosen]
-        values[name] = flat.reshape(columns.shape)
-    site = problem.no_call_site(len(moves) + 1)
-    beta = {name: values[name] for name in problem.globals} | site
-
-    own = {name: values[name] for name in problem.locals} | site
+        none = np.zeros(int(np.prod(problem.shape(name))), bool)
+        masks = np.stack([none, *(mask if moved == name else none for moved, mask in moves)], -1)
+        masks = masks.reshape(*problem.shape(name), *[1] * len(latent.event), num)
+        values[name] = np.where(masks, other[..., None], base[..., None])
+    parts = [{name: values[name] for name in part} for part in (problem.globals, problem.locals)]
+    beta, own = (part | problem.no_call_site(num) for part in parts)
     for scope in blankets.scopes:
         constant = data if groups is None or not scope.of_groups else first_row(groups)
-        latents = (beta, own) if scope.of_groups else (beta,)
 
         def both(latents: tuple[Any, ...], constant: Any, scope: Scope = scope) -> tuple[Terms, Terms]:
-            merged = {name: value for part in latents for name, value in part.items()}
-            num = len(moves) + 1
-            return scope.at_samples(merged, constant, num), scope.trace.at_samples(latents, constant, num)
+            terms = scope.at_samples(latents[0] | latents[-1], constant, num)
+            return terms, scope.trace.at_samples(latents, constant, num)
 
+        latents = (beta, own) if scope.of_groups else (beta,)
         terms, returned = eqx.filter_jit(both, **for_one_run())(latents, constant)
         _check_moves(terms, scope, moves, constant)
         _check_totals(terms, returned)
@@ -122,16 +116,12 @@ def _check_moves(terms: Terms, scope: Scope, moves: list[tuple[str, np.ndarray]]
                 element = int(np.flatnonzero(moved & ~inside)[0])
                 which = np.flatnonzero(mask)
                 those = f"element {which[0]}" if len(which) == 1 else f"some of {len(which)} elements"
-                seen = f"{term}, element {element}, changed with {those} of latent {latent!r}, which"
+                why = "its trace does not show: does the function hide state or randomness? If not, this is a bug in bbvi, "
+                why += "or in a rule added by bbvi.rule: please report it"
                 if term.startswith(tuple(scope.problem.opaque)):
-                    raise RuntimeError(
-                        f"{seen} it was not found to read: it reads more at some values than at others. Declare with "
-                        "bbvi.opaque(fn, reads=...) all that its terms can read"
-                    )
-                raise RuntimeError(
-                    f"{seen} its trace does not show: does the function hide state or randomness? If not, this is a bug in "
-                    "bbvi, or in a rule added by bbvi.rule: please report it"
-                )
+                    why = "it was not found to read: it reads more at some values than at others. Declare with "
+                    why += "bbvi.opaque(fn, reads=...) all that its terms can read"
+                raise RuntimeError(f"{term}, element {element}, changed with {those} of latent {latent!r}, which {why}")
 
 
 def _along(keep: Array, value: Array) -> Array:

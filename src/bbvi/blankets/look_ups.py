@@ -4,7 +4,6 @@
 only for the items it is about. Arrays have groups first and samples last.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,30 +30,14 @@ def chosen_elements(closed: ClosedJaxpr, look_ups: Sequence[LookUp], num_latents
     return [look_up.ids([next(values) for _ in look_up.eqn.invars[1:]]) for look_up in look_ups]
 
 
-class AbstractLookedUp(eqx.Module):
-    """How the elements of one term array are summed for the factors of one latent array that the data choose."""
-
-    @abstractmethod
-    def sum(self, term: Float[Array, "groups *term samples"], indices: list[Array]) -> Float[Array, "..."]:
-        """The sum over these groups, for each factor of q; to be added up over blocks of groups."""
-
-    @abstractmethod
-    def spread(self, total: Float[Array, "..."]) -> Float[Array, "*factors samples"]:
-        """What `sum` left, for every factor of q."""
-
-    @abstractmethod
-    def pairs(self, indices: list[Array]) -> sparse.csr_array:
-        """Elements of one group's term by factors of q, as a boolean matrix."""
-
-
 def _added_up(values: Float[Array, "rows ..."], targets: Int[Array, " rows"], num: int) -> Float[Array, "num ..."]:
     """Add up the rows with each target; those beyond the last are dropped."""
     zeros = jnp.zeros((num, *values.shape[1:]), values.dtype)
     return zeros.at[targets].add(values, mode="drop")
 
 
-class Rows(AbstractLookedUp):
-    """Whole rows are looked up, each term element reads one of them."""
+class Rows(eqx.Module):
+    """Sum a term for the factors of a latent that the data choose: whole rows are looked up, each element reads one of them."""
 
     number: int
     reduction: Reduction
@@ -66,16 +49,19 @@ class Rows(AbstractLookedUp):
         first = ids.reshape(*ids.shape[: self.num_axes], -1)[..., 0]
         return jnp.where(first < 0, self.factor_shape[0], first // self.row_size)
 
-    def sum(self, term, indices):
+    def sum(self, term: Float[Array, "groups *term samples"], indices: list[Array]) -> Float[Array, "..."]:
+        """Sum over these groups, for each factor of q; to be added up over blocks of groups."""
         targets = jax.vmap(self._targets)(indices[self.number]).reshape(-1)
         values = jax.vmap(self.reduction.sum)(term)
         values = values.reshape(len(targets), *values.shape[self.num_axes + 1 :])
         return _added_up(values, targets, self.factor_shape[0])
 
-    def spread(self, total):
+    def spread(self, total: Float[Array, "..."]) -> Float[Array, "*factors samples"]:
+        """Give what `sum` left to every factor of q."""
         return jnp.broadcast_to(total, (*self.factor_shape, total.shape[-1]))
 
-    def pairs(self, indices):
+    def pairs(self, indices: list[Array]) -> sparse.csr_array:
+        """List the elements of one group's term by factors of q, as a boolean matrix."""
         element, position = self.reduction.pairs().nonzero()
         row, inner = np.divmod(position, self.row_size)
         target = np.asarray(self._targets(indices[self.number])).ravel()[row]
@@ -84,8 +70,8 @@ class Rows(AbstractLookedUp):
         return pairs_of(element[real], column, self.reduction.term_shape, self.factor_shape)
 
 
-class Pairs(AbstractLookedUp):
-    """Anything else: pairs of a term element and a look-up it reads; equal look-ups of one element count once."""
+class Pairs(eqx.Module):
+    """Do as `Rows` for anything else: pairs of a term element and a look-up it reads; equal ones of one element count once."""
 
     elements: np.ndarray
     positions: np.ndarray
@@ -126,9 +112,12 @@ class Pairs(AbstractLookedUp):
         return pairs_of(self.elements[real], targets[real], (self.term_size,), self.factor_shape)
 
 
+LookedUp = Rows | Pairs
+
+
 def looked_up(
     term_shape: Shape, pairs: sparse.csr_array, look_ups: Sequence[LookUp], leaf: int, factor_shape: Shape, event: int
-) -> AbstractLookedUp | None:
+) -> LookedUp | None:
     """Find how the factors of one latent that the data choose get their sums from one term; None if it reads none.
 
     `pairs` are the term's elements by all that is read; `leaf` is the latent's number.
@@ -143,18 +132,12 @@ def looked_up(
         if (reduction := _by_rows(term_shape, blocks[number], item, leaf, factor_shape)) is not None:
             num_axes = len(item.shape) - len(factor_shape) + 1
             return Rows(number, reduction, num_axes, factor_shape, int(np.prod(factor_shape[1:])))
-    elements, positions, offset = [], [], 0
-    operand_targets: list[np.ndarray | None] = [None] * len(look_ups)
-    for number, item in read:
-        element, position = blocks[number].nonzero()
-        elements.append(element)
-        positions.append(position + offset)
-        offset += item.size
-        target = item.targets[leaf]
-        operand_targets[number] = np.where(target < 0, -1, target // event)
-    element = np.concatenate(elements)
-    may_repeat = bool(np.bincount(element).max() > 1)
-    return Pairs(element, np.concatenate(positions), operand_targets, may_repeat, pairs.shape[0], factor_shape)
+    # one look-up after the other, as `Pairs` has their targets
+    elements, positions = sparse.hstack([blocks[number] for number, _ in read], format="coo").nonzero()
+    targets = {number: np.where(item.targets[leaf] < 0, -1, item.targets[leaf] // event) for number, item in read}
+    operand_targets = [targets.get(number) for number in range(len(look_ups))]
+    may_repeat = bool(np.bincount(elements).max() > 1)
+    return Pairs(elements, positions, operand_targets, may_repeat, pairs.shape[0], factor_shape)
 
 
 def _by_rows(

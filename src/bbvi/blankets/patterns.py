@@ -104,38 +104,26 @@ class Shifted(AbstractPattern):
         return pairs_of(np.concatenate(rows), np.concatenate(columns), self.term_shape, self.factor_shape)
 
 
-class Listed(AbstractPattern):
-    """An irregular pattern: for each factor of q the list of term elements, filled up with a zero element."""
-
-    lists: np.ndarray
-    term_size: int = eqx.field(static=True)
-    factor_shape: Shape = eqx.field(static=True)
-
-    def sum(self, term):
-        flat = term.reshape(self.term_size, term.shape[-1])
-        flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
-        total = flat[self.lists[:, 0]]
-        for column in range(1, self.lists.shape[1]):
-            total = total + flat[self.lists[:, column]]
-        return total.reshape(*self.factor_shape, term.shape[-1])
-
-    def pairs(self):
-        columns, slots = np.nonzero(self.lists < self.term_size)
-        return pairs_of(self.lists[columns, slots], columns, (self.term_size,), self.factor_shape)
-
-
 class Scattered(AbstractPattern):
-    """An irregular pattern with long lists: each (term element, factor) pair is added on its own."""
+    """An irregular pattern: pairs of a term element and a factor of q, in the order of the factors.
+
+    Where each factor has few, `lists` has its term elements, filled up with one that is zero: they are added list by list.
+    """
 
     rows: np.ndarray
     columns: np.ndarray
     term_size: int = eqx.field(static=True)
     factor_shape: Shape = eqx.field(static=True)
+    lists: np.ndarray | None = None
 
     def sum(self, term):
-        flat = term.reshape(self.term_size, term.shape[-1])
-        num = int(np.prod(self.factor_shape))
-        total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
+        flat, num = term.reshape(self.term_size, term.shape[-1]), math.prod(self.factor_shape)
+        if self.lists is None:
+            total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
+        else:
+            flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
+            first, *others = (flat[column] for column in self.lists.T)
+            total = sum(others, first)
         return total.reshape(*self.factor_shape, term.shape[-1])
 
     def pairs(self):
@@ -166,8 +154,7 @@ def recognise(pairs: sparse.csr_array, term_shape: Shape, factor_shape: Shape) -
         agree = (axis is None or np.array_equal(term[axis], factor[k]) for k, axis in enumerate(matched))
         if expected == len(rows) and all(agree):
             return reduction
-    shifted = _shifted(term, factor, term_shape, factor_shape)
-    if shifted is not None:
+    if (shifted := _shifted(term, factor, term_shape, factor_shape)) is not None:
         return shifted
     counts = np.bincount(columns, minlength=int(np.prod(factor_shape)))
     term_size = int(np.prod(term_shape))
@@ -176,7 +163,7 @@ def recognise(pairs: sparse.csr_array, term_shape: Shape, factor_shape: Shape) -
     members = np.full((len(counts), counts.max()), term_size)
     slot = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     members[columns, slot] = rows
-    return Listed(members, term_size, factor_shape)
+    return Scattered(rows, columns, term_size, factor_shape, members)
 
 
 def _candidates(term_shape, factor_shape):

@@ -6,7 +6,7 @@ each set. A move of data is then that move on the numbers. None stands for an ar
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sparse
@@ -77,10 +77,9 @@ def reduce(part: Reads, axes: Sequence[int]) -> Reads:
     if part is None or not axes:
         return part
     shape = part.ids.shape
-    kept = [axis for axis in range(len(shape)) if axis not in axes]
-    target = tuple(shape[axis] for axis in kept)
-    rows = np.arange(int(np.prod(target))).reshape([1 if a in axes else shape[a] for a in range(len(shape))])
-    return merge(part, np.broadcast_to(rows, shape), target)
+    narrow = [1 if axis in axes else size for axis, size in enumerate(shape)]
+    rows = np.broadcast_to(np.arange(int(np.prod(narrow))).reshape(narrow), shape)
+    return merge(part, rows, tuple(size for axis, size in enumerate(shape) if axis not in axes))
 
 
 def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
@@ -110,15 +109,10 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:
     """Number the sets of several arrays in one table, in which set 0 is empty, for a move of data among them."""
     width = max((p.sets.shape[1] for p in parts if p is not None), default=0)
-    tables = [sparse.csr_array((1, width), dtype=bool)]
-    ids, offset = [], 1
-    for part, shape in zip(parts, shapes, strict=True):
-        if part is None:
-            ids.append(np.zeros(shape, np.int64))
-        else:
-            ids.append(part.ids + offset)
-            tables.append(widen(part.sets, width))
-            offset += part.sets.shape[0]
+    offsets = np.cumsum([1, *(0 if p is None else p.sets.shape[0] for p in parts)])
+    items = zip(parts, shapes, offsets, strict=False)
+    ids = [np.zeros(shape, np.int64) if part is None else part.ids + at for part, shape, at in items]
+    tables = [sparse.csr_array((1, width), dtype=bool), *(widen(p.sets, width) for p in parts if p is not None)]
     return ids, sparse.csr_array(sparse.vstack(tables, format="csr"))
 
 
@@ -166,7 +160,7 @@ def widen(sets: sparse.csr_array, width: int) -> sparse.csr_array:
     return sparse.csr_array((sets.data, sets.indices, sets.indptr), (sets.shape[0], width))
 
 
-def _pair(a: ReadSets, b: ReadSets) -> ReadSets:
+def _pair(a: Any, b: Any) -> Any:
     if a.sets is b.sets and (a.ids is b.ids or np.array_equal(a.ids, b.ids)):
         return a
     left, right = np.broadcast_arrays(a.ids, b.ids)
@@ -177,9 +171,7 @@ def _pair(a: ReadSets, b: ReadSets) -> ReadSets:
     first, second = distinct // b.sets.shape[0], distinct % b.sets.shape[0]
     size = np.diff(one.indptr)[first].sum() + np.diff(other.indptr)[second].sum()
     if size > MOST_PAIRS:
-        whole = everything([a, b], left.shape)
-        assert whole is not None
-        return whole
+        return everything([a, b], left.shape)
     return ReadSets(ids.reshape(left.shape), sparse.csr_array(one[first] + other[second]))
 
 

@@ -102,7 +102,7 @@ class Interpreter:
         self._value.made_by(eqn)
         if not eqn.outvars or all(part is None for part in ins):  # a side effect, or nothing to follow
             return [None] * len(eqn.outvars)
-        rule, inner = RULES.of(eqn), called(eqn)
+        rule, inner = RULES.get(eqn.primitive), called(eqn)
         if rule is not None:
             made = rule(self, eqn, ins)
         elif inner is not None:

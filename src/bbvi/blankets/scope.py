@@ -19,15 +19,14 @@ from jaxtyping import Array, Bool, UInt32
 
 from bbvi.blankets.broadcast import refuse_forgotten_sums
 from bbvi.blankets.jaxpr.run import all_consts
-from bbvi.blankets.look_ups import AbstractLookedUp, chosen_elements, looked_up
-from bbvi.blankets.patterns import AbstractPattern, Reduction, recognise
+from bbvi.blankets.look_ups import LookedUp, chosen_elements, looked_up
+from bbvi.blankets.patterns import AbstractPattern, Reduction, pairs_of, recognise
 from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import SplitTerms
 from bbvi.blankets.trace import AtSamples, Trace, is_array
 from bbvi.model.latents import Latent
 from bbvi.model.model import Values
-from bbvi.model.opaque.host import CALL_SITE_WORDS
 from bbvi.model.problem import Problem, Terms
 
 Arrays = dict[str, Array]
@@ -67,7 +66,7 @@ class Scope(NamedTuple):
     split: SplitTerms
     function: AtSamples
     patterns: Patterns
-    look_ups: Mapping[str, Mapping[str, AbstractLookedUp]]
+    look_ups: Mapping[str, Mapping[str, LookedUp]]
     indices: Callable[[Any], list[Array]]
     shapes: dict[str, tuple[int, ...]]
     lost: list[Lost]
@@ -186,26 +185,25 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     known, arrays = not of_groups, eqx.filter(constant, is_array)
     terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
     found = reads(lambda given, a: terms(*given, a), trace.latents, arrays, known=known)
-    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(trace.latents))
-    width += sum(look_up.size for look_up in found.look_ups)
+    sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(trace.latents)]
+    width = sum(sizes) + sum(look_up.size for look_up in found.look_ups)
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
     lost = list(found.lost)
     patterns: dict[str, dict[str, AbstractPattern]] = {}
-    look_ups: dict[str, dict[str, AbstractLookedUp]] = {}
+    look_ups: dict[str, dict[str, LookedUp]] = {}
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
         if num_pairs(output) > MOST_PAIRS:
             output = everything([output], (1,))
             lost.append(Lost(terms.lines[term], "too many pairs of elements to keep apart"))
         crowded = output is not None and output.ids.shape != shape
         pairs = matrix(output, 1 if crowded else int(np.prod(shape)), width)
-        offset = 0
-        for leaf, name in enumerate(trace.names):
+        for leaf, (name, size, end) in enumerate(zip(trace.names, sizes, np.cumsum(sizes), strict=True)):
             if name not in problem.latents:  # where an opaque function's call stands: nothing to differentiate
-                offset += CALL_SITE_WORDS
                 continue
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
-            first, offset = offset, offset + int(np.prod(factor_shape)) * event
-            direct = _merged(sparse.csr_array(pairs[:, first:offset]), event)
+            rows, columns = pairs[:, end - size : end].nonzero()
+            # a vector, such as a Dirichlet's, is one factor of q
+            direct = pairs_of(rows, columns // event, pairs.shape[:1], factor_shape)
             chosen = looked_up(shape, pairs, found.look_ups, leaf, factor_shape, event)
             if chosen and not direct.nnz and not crowded:
                 look_ups.setdefault(name, {})[term] = chosen
@@ -220,11 +218,3 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     shapes = {name: shapes[name] for name in terms.names}
     indices = functools.partial(chosen_elements, found.closed, found.look_ups, len(trace.names))
     return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost)
-
-
-def _merged(block: sparse.csr_array, event: int) -> sparse.csr_array:
-    """Merge the columns of one vector, such as a Dirichlet's: it is one factor of q."""
-    if event == 1:
-        return block
-    merge = sparse.csr_array(sparse.kron(sparse.eye_array(block.shape[1] // event), np.ones((event, 1), np.int32)))
-    return sparse.csr_array((block @ merge).astype(bool))

@@ -17,7 +17,7 @@ from bbvi.blankets.jaxpr.lines import line_of
 from bbvi.blankets.jaxpr.run import run
 from bbvi.blankets.opening import open_cond, open_dot, open_scan
 from bbvi.blankets.trace import Trace
-from bbvi.blankets.walk import Term, Walk, can_open_dot, computed, is_real
+from bbvi.blankets.walk import Term, Walk, can_open_dot, computed
 
 _MOST_PASSES = 50
 _CONSTANT = ".constant"
@@ -63,16 +63,14 @@ def _taken_apart(
         found = [walk.pieces(output) for output in closed.jaxpr.outvars]
         rewrites: dict[Any, Rewrite] = {}
         for atom in [piece.atom for pieces in found for piece in pieces]:
-            eqn = walk.maker(atom)
-            if eqn is None:
+            if (eqn := walk.maker(atom)) is None:
                 continue
             if eqn.primitive.name == "dot_general" and can_open_dot(eqn, walk.is_read):
                 rewrites[atom] = open_dot
             elif eqn.primitive.name == "scan" and eqn.outvars[0] not in rewrites:
-                rewrite = open_scan(eqn, eqn.outvars.index(atom))
-                if rewrite is not None:
+                if (rewrite := open_scan(eqn, eqn.outvars.index(atom))) is not None:
                     rewrites[eqn.outvars[0]] = rewrite
-            elif eqn.primitive.name == "cond" and all(is_real(v.aval) for v in eqn.outvars):
+            elif eqn.primitive.name == "cond" and all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in eqn.outvars):
                 chosen = None if walk.is_read(eqn.invars[0]) else value(closed, eqn.invars[0])
                 if chosen is not None or atom.aval.shape == ():
                     rewrites[eqn.outvars[0]] = open_cond(None if chosen is None else int(chosen))

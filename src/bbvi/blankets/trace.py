@@ -98,15 +98,8 @@ class AtSamples:
         return self._run([*last, *map(Last, jax.tree.leaves(rows))], num)
 
     def _run(self, inputs: list[Any], num: int) -> Terms:
-        inputs = [_typed(value, v.aval.dtype) for value, v in zip(inputs, self.closed.jaxpr.invars, strict=True)]
-        how = {"fast_lgamma": self.fast_lgamma, "derivatives": self.derivatives}
-        values = run_last(self.closed, inputs, self.closed.jaxpr.outvars, num, **how)
+        values = run_last(self.closed, inputs, num, fast_lgamma=self.fast_lgamma, derivatives=self.derivatives)
         return dict(zip(self.outputs, values, strict=True))
-
-
-def _typed(value: Any, dtype: Any) -> Any:
-    is_last = isinstance(value, Last)
-    return Last(jnp.asarray(value.array, dtype), value.log) if is_last else jnp.asarray(value, dtype)
 
 
 def _last(value: Array, log: Array | None) -> Last:

@@ -3,6 +3,7 @@
 It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
 _MOST_SCALES = 3
+_SUMMED = REARRANGED | {"broadcast_in_dim", "neg", "reduce_sum"}
 
 
 class By(NamedTuple):
@@ -59,12 +61,11 @@ class Walk:
         self._makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
+        self._with_sums: set[Any] = set()
         for eqn in jaxpr.eqns:
             read = frozenset[Any]().union(*(self.leaves.get(a, ()) for a in eqn.invars if not isinstance(a, Literal)))
             self.leaves.update((v, read) for v in eqn.outvars if read)
-        self._with_sums: set[Any] = set()
-        for eqn in jaxpr.eqns:
-            if eqn.outvars and self.is_read(eqn.outvars[0]) and self._has_sum(eqn):
+            if read and self._has_sum(eqn):
                 self._with_sums.update(eqn.outvars)
 
     def is_read(self, atom: Any) -> bool:
@@ -79,23 +80,21 @@ class Walk:
         return None if isinstance(atom, Literal) else self._makers.get(atom)
 
     def pieces(self, output: Any) -> list[Term]:
-        open_: dict[tuple[Any, tuple[By, ...]], float] = {}
+        open_: dict[tuple[Any, tuple[By, ...]], float] = collections.defaultdict(float)
         found: list[Term] = []
 
         def add(piece: Term) -> None:
             if self.is_read(piece.atom):
-                key = piece.atom, piece.by
-                open_[key] = open_.get(key, 0.0) + piece.number
+                open_[piece.atom, piece.by] += piece.number
             else:
                 found.append(piece)
 
         add(Term(output, 1.0, ()))
         for eqn in reversed(self.jaxpr.eqns):
-            for key in [key for key in open_ if key[0] in eqn.outvars]:
-                piece = Term(key[0], open_.pop(key), key[1])
+            for atom, by in [key for key in open_ if key[0] in eqn.outvars]:
+                piece = Term(atom, open_.pop((atom, by)), by)
                 parts = self.open(eqn, piece)
-                if parts is None:
-                    found.append(piece)
+                found += [piece] if parts is None else []
                 for part in parts or []:
                     add(part)
         found += [Term(atom, number, by) for (atom, by), number in open_.items()]
@@ -148,16 +147,17 @@ class Walk:
         if not left or not right:
             return False
         nested = left <= right or right <= left
-        return is_library(eqn) or (nested and not all(self._is_density(a) for a in eqn.invars))
+        return is_library(eqn) or (nested and not all(self.is_density(a, _SUMMED) for a in eqn.invars))
 
-    def _is_density(self, atom: Any) -> bool:
-        """Whether this array is what a library's density returned."""
-        eqn = self.maker(atom)
-        while eqn is not None and eqn.primitive.name in (*REARRANGED, "broadcast_in_dim", "neg", "reduce_sum"):
-            if is_library(eqn):
+    def is_density(self, atom: Any, through: Iterable[str]) -> bool:
+        """Tell whether a library's density made this array, with no more than these operations behind it."""
+        todo = [atom]
+        while todo:
+            eqn = self.maker(todo.pop())
+            if eqn is not None and is_library(eqn):
                 return True
-            eqn = self.maker(eqn.invars[0])
-        return eqn is not None and is_library(eqn)
+            todo += eqn.invars if eqn is not None and eqn.primitive.name in through else []
+        return False
 
     def _scaled(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into one side of a product or quotient, and leave the other as a scale of what is found there."""
@@ -262,10 +262,6 @@ def _under(b: By, value: Any, other: Any) -> Any:
     if b.kind == "div":
         return value / other
     return jnp.where(other, value, 0) if b.kind == "keep" else jnp.where(other, 0, value)
-
-
-def is_real(aval: Any) -> bool:
-    return bool(jnp.issubdtype(aval.dtype, jnp.floating))
 
 
 def _is_exact(before: Any, after: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.model.buckets import find_buckets
-from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_overflow, refuse_rounding, refuse_unfit
+from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_rounding, refuse_unfit
 from bbvi.numerics.xla import for_one_run
 
 
@@ -96,16 +96,14 @@ class Stream(AbstractGroups):
         return len(self.source)
 
     def take(self, indices):
-        rows = jax.tree.map(_as_numpy, self.source[np.asarray(indices)])
+        rows = jax.tree.map(as_numpy, self.source[np.asarray(indices)])
         for path, leaf in named_leaves(rows):
             if leaf.shape[:1] != (len(indices),):
                 raise ValueError(
                     f"the data source was asked for {len(indices)} groups but row{path} has shape {leaf.shape}; "
                     "__getitem__(indices) must return arrays with leading axis len(indices)"
                 )
-        for path, leaf in named_leaves(rows):  # a batch says little of how a column is spread
-            refuse_nan(leaf, f"row{path}", np.asarray(indices))
-            refuse_overflow(leaf, f"row{path}")
+        refuse_unfit(rows, "row", np.asarray(indices))
         return rows
 
 
@@ -123,24 +121,18 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
     if not axes:
         raise ValueError('bbvi.ragged needs at least one named axis, for example visit={"labs": [...]}')
     own = {axis: _lengths(axis, columns) for axis, columns in axes.items()}
-    names = ["mask", "length", *(name for columns in axes.values() for name in columns), *(group or {})]
+    listed = [(axis, name, lists) for axis, columns in axes.items() for name, lists in columns.items()]
+    names = ["mask", "length", *(name for _, name, _ in listed), *(group or {})]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"bbvi.ragged: the field name {name!r} is taken; choose another")
-    fields: dict[str, Any] = jax.tree.map(_as_numpy, dict(group or {}), is_leaf=is_number_list)
+    fields: dict[str, Any] = jax.tree.map(as_numpy, dict(group or {}), is_leaf=is_number_list)
     refuse_unfit(fields, "cohort")
-    counts = {axis: len(lengths) for axis, lengths in own.items()}
-    for name, values in fields.items():
-        for path, leaf in named_leaves(values):
-            if leaf.ndim == 0:
-                raise ValueError(f"bbvi.ragged: group field {name!r} is a single number; it needs one entry per group")
-            counts[f"group field {name}{path}"] = len(leaf)
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"bbvi.ragged: the numbers of groups disagree: {counts}")
+    leaves = [(f"group field {name!r}{path}", x.shape) for name in fields for path, x in named_leaves(fields[name])]
+    _check_number_of_groups([*((f"{axis}.{name}", (len(lists),)) for axis, name, lists in listed), *leaves])
     buckets, bucket = find_buckets(own)
-    for axis, columns in axes.items():
-        fields |= {name: _pad(arrays, buckets[-1][axis], axis, name) for name, arrays in columns.items()}
-    of_axis = {name: axis for axis, columns in axes.items() for name in columns}
+    fields |= {name: _pad(lists, buckets[-1][axis], axis, name) for axis, name, lists in listed}
+    of_axis = {name: axis for axis, name, _ in listed}
     arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
     return Cohort(arrays, lengths, of_bucket, buckets, of_axis)
 
@@ -156,8 +148,18 @@ def first_row(groups: AbstractGroups) -> Any:
     return _first_row(groups) if isinstance(groups, Stream) else eqx.filter_jit(_first_row, **for_one_run())(groups)
 
 
-def _first_row(groups: AbstractGroups) -> Any:
-    return jax.tree.map(lambda leaf: leaf[0], groups.take(np.array([0])))
+def row_shapes(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
+    """Find the shapes of one group's row, with the ragged axes of a cohort cut to these lengths."""
+    if isinstance(groups, Stream):
+        return _first_row(groups)
+    return eqx.filter_eval_shape(lambda groups: _first_row(groups, lengths), groups)
+
+
+def _first_row(groups: AbstractGroups, lengths: Mapping[str, int] | None = None) -> Any:
+    rows = groups.take(np.array([0]))
+    if lengths is not None and isinstance(groups, Cohort):
+        rows = cut_rows(rows, groups.axes, lengths)
+    return jax.tree.map(lambda leaf: leaf[0], rows)
 
 
 def as_groups(data: Any) -> AbstractGroups:
@@ -165,8 +167,10 @@ def as_groups(data: Any) -> AbstractGroups:
     if isinstance(data, AbstractGroups):
         groups = data
     elif isinstance(data, (dict, list, tuple)) or hasattr(data, "__array__"):
-        arrays = jax.tree.map(_as_numpy, data, is_leaf=is_number_list)
-        _check_leading_axes(arrays)
+        arrays = jax.tree.map(as_numpy, data, is_leaf=is_number_list)
+        if not jax.tree.leaves(arrays):
+            raise ValueError("data is empty: it has no arrays")
+        _check_number_of_groups([(f"data{path}", leaf.shape) for path, leaf in named_leaves(arrays)])
         refuse_unfit(arrays, "data")
         groups = ArrayGroups(jax.tree.map(jnp.asarray, arrays))
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
@@ -181,24 +185,21 @@ def as_groups(data: Any) -> AbstractGroups:
     return groups
 
 
-def _as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: Any) -> np.ndarray:
+    """Make an array of numbers of a leaf of the data, or refuse it."""
     array = np.asarray(leaf)
     if array.dtype.kind not in "bifu":
         raise TypeError(f"data must be numbers, got {array.dtype} in {type(leaf).__name__}")
     return array
 
 
-def _check_leading_axes(arrays: Any) -> None:
-    leaves = named_leaves(arrays)
-    if not leaves:
-        raise ValueError("data is empty: it has no arrays")
-    scalars = [path for path, leaf in leaves if leaf.ndim == 0]
-    if scalars:
-        raise ValueError(f"data{scalars[0]} is a single number; each array needs one entry per group on its first axis")
-    counts = {path: leaf.shape[0] for path, leaf in leaves}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"data{path}: {count}" for path, count in counts.items())
-        raise ValueError(f"the arrays in data disagree on the number of groups (their first axis): {listed}")
+def _check_number_of_groups(shapes: list[tuple[str, tuple[int, ...]]]) -> None:
+    for name, shape in shapes:
+        if not shape:
+            raise ValueError(f"{name} is a single number; each array needs one entry per group on its first axis")
+    if len({shape[0] for _, shape in shapes}) > 1:
+        listed = ", ".join(f"{name}: {shape[0]}" for name, shape in shapes)
+        raise ValueError(f"the data disagree on the number of groups (the first axis of arrays): {listed}")
 
 
 def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
@@ -216,18 +217,14 @@ def _lengths(axis: str, columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     if not first:
         raise ValueError(f"bbvi.ragged: {axis}.{first_name} is empty: no groups")
     for name, other in lengths.items():
-        if len(other) != len(first):
-            raise ValueError(
-                f"bbvi.ragged: {axis}.{first_name} has {len(first)} groups but {axis}.{name} has {len(other)}"
-            )
-        for i, (a, b) in enumerate(zip(first, other, strict=True)):
+        for i, (a, b) in enumerate(zip(first, other, strict=False)):
             if a != b:
                 raise ValueError(f"bbvi.ragged: group {i}: {axis}.{first_name} has length {a}, {axis}.{name} has {b}")
     return np.asarray(first)
 
 
 def _pad(given: Sequence[Any], longest: int, axis: str, name: str) -> np.ndarray:
-    arrays = [_as_numpy(array) for array in given]
+    arrays = [as_numpy(array) for array in given]
     rests = {a.shape[1:] for a in arrays if len(a)}
     if len(rests) > 1:
         raise ValueError(

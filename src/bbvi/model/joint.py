@@ -21,8 +21,7 @@ def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
     if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
     used = [name for names in joint for name in names]
-    unknown = [name for name in used if name not in known]
-    if unknown:
+    if unknown := [name for name in used if name not in known]:
         raise ValueError(f"joint= names {unknown}; the latents are {known}")
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
@@ -43,18 +42,16 @@ def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
 
 
 def _check_member(name: str, latent: Latent) -> None:
-    if latent.family.chart.is_discrete or latent.event:
-        raise ValueError(
-            f"joint=: {name!r} is {latent.support}; a block is Normal, of real, positive and bounded numbers"
-        )
-    if latent.ragged_axes:
-        raise ValueError(f"joint=: {name!r} has the ragged axis {latent.ragged_axes[0]!r}; a block has one length")
-    if latent.q is not None:
-        raise ValueError(
-            f"joint=: {name!r} has a q= of its own; in a block it has a share in the joint one: leave q= out"
-        )
-    if isinstance(latent.init, dict):
-        raise ValueError(f"joint=: {name!r} starts from parameters of its own q; give a value as init=")
+    no_numbers = latent.family.chart.is_discrete or latent.event
+    refused = {
+        f"is {latent.support}; a block is Normal, of real, positive and bounded numbers": no_numbers,
+        f"has the ragged axis {next(iter(latent.ragged_axes), None)!r}; a block has one length": latent.ragged_axes,
+        "has a q= of its own; in a block it has a share in the joint one: leave q= out": latent.q is not None,
+        "starts from parameters of its own q; give a value as init=": isinstance(latent.init, dict),
+    }
+    for why, is_so in refused.items():
+        if is_so:
+            raise ValueError(f"joint=: {name!r} {why}")
 
 
 def _size(latent: Latent) -> int:

@@ -134,8 +134,7 @@ class Latent:
                 f"init of {name!r} is outside its support {self.family.chart.support}: {np.asarray(value)}; "
                 "choose a value inside"
             )
-        params = self.family.centred(value)
-        if params is None:
+        if (params := self.family.centred(value)) is None:
             raise ValueError(
                 f"init of {name!r}: {self.family.name} has no rule to centre itself on a value; "
                 f"give a dict of its parameters {sorted(self.family.parameters())}"

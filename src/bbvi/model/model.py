@@ -76,8 +76,7 @@ class HierarchicalModel:
             raise ValueError("HierarchicalModel: locals and log_local come together: give both or neither")
         if not self.globals and not self.locals:
             raise ValueError('HierarchicalModel needs latents, for example globals={"w": bbvi.real()}')
-        twice = set(self.globals) & set(self.locals)
-        if twice:
+        if twice := set(self.globals) & set(self.locals):
             raise ValueError(f"HierarchicalModel: {sorted(twice)} stand in globals and in locals; rename one")
         self.blocks, self.factors = _in_factors(joint, self.globals, self.locals)
 

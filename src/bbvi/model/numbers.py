@@ -22,12 +22,13 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def refuse_unfit(tree: Any, name: str) -> None:
-    """Raise on NaN and on numbers that the device's types would change."""
+def refuse_unfit(tree: Any, name: str, groups: np.ndarray | None = None) -> None:
+    """Raise on NaN and on numbers that the device's types would change; `groups` are those of a batch, if it is one."""
     for path, leaf in named_leaves(tree):
         if isinstance(leaf, np.ndarray):
-            refuse_nan(leaf, name + path)
-            refuse_rounding(leaf, name + path)
+            refuse_nan(leaf, name + path, groups)
+            # a batch says little of how a column is spread
+            (refuse_rounding if groups is None else refuse_overflow)(leaf, name + path)
 
 
 def refuse_nan(values: np.ndarray, name: str, groups: np.ndarray | None = None) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.model.groups import AbstractGroups, as_groups
+from bbvi.model.groups import AbstractGroups, as_groups, as_numpy
 from bbvi.model.joint import put_together, take_apart
 from bbvi.model.model import AnyModel, HierarchicalModel, Model, Values
 from bbvi.model.numbers import is_number_list, refuse_unfit
@@ -176,11 +176,9 @@ def flat_data(data: Any) -> Any:
     def convert(leaf: Any) -> Any:
         if not (is_number_list(leaf) or hasattr(leaf, "__array__")):
             return leaf
-        array = np.asarray(leaf)
+        array = as_numpy(leaf)
         if array.size == 0:
             raise ValueError(f"data holds an empty array of shape {array.shape}: nothing to fit")
-        if array.dtype.kind not in "bifu":
-            raise TypeError(f"data must be numbers, got an array of {array.dtype}")
         return array
 
     converted = jax.tree.map(convert, data, is_leaf=is_number_list)

@@ -1,6 +1,6 @@
 """Algorithm 1, "initialize lambda randomly": choose where a fit begins."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,11 @@ def starting_params(problem: Problem, key: Key) -> dict[str, Lambda]:
     def random(key: Key) -> dict[str, Lambda]:
         at = fold(key, "start")
 
-        def rows(name: str, latent: Latent) -> Any:
-            numbers = jnp.arange(problem.num_groups)
-            return jax.vmap(lambda g: latent.random_start(name, problem.lengths, fold(at, g)))(numbers)
+        def start(latents: Mapping[str, Latent], key: Key) -> Lambda:
+            return {name: latent.random_start(name, problem.lengths, key) for name, latent in latents.items()}
 
-        return {
-            "globals": {name: latent.random_start(name, {}, at) for name, latent in problem.globals.items()},
-            "locals": {name: rows(name, latent) for name, latent in problem.locals.items()},
-        }
+        of_groups = jax.vmap(lambda group: start(problem.locals, fold(at, group)))
+        return {"globals": start(problem.globals, at), "locals": of_groups(jnp.arange(problem.num_groups))}
 
     params = jax.jit(random, **for_one_run())(key)
     for name, start in (params["globals"] | params["locals"]).items():

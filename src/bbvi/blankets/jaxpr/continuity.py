@@ -68,7 +68,7 @@ class Found(NamedTuple):
 
 #: called with an equation and the cells of its arguments; it returns what it found of all results, or a list of each
 Rule = Callable[..., Found | list[Found]]
-RULES: dict[str, Rule] = {}
+RULES: dict[str, tuple[Rule, Kinds]] = {}
 
 
 def rule(names: str, absorbed: Iterable[str] = ()) -> Callable[[Rule], Rule]:
@@ -78,11 +78,7 @@ def rule(names: str, absorbed: Iterable[str] = ()) -> Callable[[Rule], Rule]:
     """
 
     def register(function: Rule) -> Rule:
-        def guarded(eqn: Any, *cells: Cell) -> Found | list[Found]:
-            absorbing = any(cell.infinite.intersection(absorbed) for cell in cells)
-            return absorbs(eqn) if absorbing else function(eqn, *cells)
-
-        RULES.update(dict.fromkeys(names.split(), guarded))
+        RULES.update(dict.fromkeys(names.split(), (function, frozenset(absorbed))))
         return function
 
     return register
@@ -205,7 +201,7 @@ def _is_finite(eqn: Any, cell: Cell) -> Found:
 
 @rule("sign")
 def _sign(eqn: Any, cell: Cell) -> Found:
-    if cell.infinite or cell.range.has_zero or not is_real(eqn.invars[0]):
+    if cell.infinite or cell.range.has_zero:
         return Found(Interval(-1.0, 1.0), why=primitive_name(eqn), forgiven=False)
     return Found(Interval(1.0, 1.0) if cell.range.low >= 0 else Interval(-1.0, -1.0))
 

@@ -23,13 +23,21 @@ from bbvi.blankets.jaxpr.continuity import (
 )
 from bbvi.blankets.jaxpr.intervals import REALS, UNIT, Interval
 
+#: functions that are continuous as functions of real numbers
+_REAL = frozenset(
+    "pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign".split()
+)
+
 
 def found_of(eqn: Any, cells: list[Cell]) -> list[Found]:
     """Apply the rule for an equation: what is found of each result."""
-    own, num = RULES.get(eqn.primitive.name), len(eqn.outvars)
-    if own is None:
-        return [Found(why=f"{primitive_name(eqn)}, of which nothing is known", seen=False)] * num
-    found = own(eqn, *cells)
+    name, num = eqn.primitive.name, len(eqn.outvars)
+    if name not in RULES:
+        return [Found(why=f"{name!r}, of which nothing is known", seen=False)] * num
+    if name in _REAL and not all(map(is_real, eqn.invars)):
+        return [Found(why=f"{name!r} of complex numbers", forgiven=False)] * num
+    function, absorbed = RULES[name]
+    found = absorbs(eqn) if any(cell.infinite & absorbed for cell in cells) else function(eqn, *cells)
     return found if isinstance(found, list) else [found] * num
 
 
@@ -61,8 +69,6 @@ def _integer_pow(eqn: Any, cell: Cell) -> Found:
 
 @rule("pow")
 def _pow(eqn: Any, base: Cell, power: Cell) -> Found:
-    if not all(map(is_real, eqn.invars)):
-        return Found(why=f"{primitive_name(eqn)} of complex numbers")
     if base.infinite or power.infinite:
         return absorbs(eqn)
     if not base.range.may_be_below(0, True):
@@ -87,8 +93,6 @@ def _increasing(
 
     def of_increasing(eqn: Any, cell: Cell) -> Found:
         name = eqn.primitive.name
-        if not is_real(eqn.invars[0]):
-            return Found() if name == "exp" else Found(why=f"{name!r} of complex numbers")
         kinds = cell.infinite
         if low > -math.inf:
             kinds = frozenset("nan" if kind == "-" else kind for kind in kinds)
@@ -117,8 +121,6 @@ _increasing({"acosh": np.arccosh}, low=1.0)
 
 @rule("rsqrt", ALL)
 def _rsqrt(eqn: Any, cell: Cell) -> Found:
-    if not is_real(eqn.invars[0]):
-        return absorbs(eqn)
     if cell.range.may_be_below(0):
         return Found(infinite=frozenset(["+", "nan"]))
     if cell.range.has_zero:
@@ -128,8 +130,6 @@ def _rsqrt(eqn: Any, cell: Cell) -> Found:
 
 @rule("asin acos atanh erf_inv", ALL)
 def _inside_one(eqn: Any, cell: Cell) -> Found:
-    if not is_real(eqn.invars[0]):
-        return absorbs(eqn)
     poles = eqn.primitive.name in ("atanh", "erf_inv")
     return Found(infinite=ALL if any(side.may_be_below(-1, poles) for side in (cell.range, -cell.range)) else NONE)
 

@@ -35,15 +35,13 @@ class Interval(NamedTuple):
     def __neg__(self) -> "Interval":
         return Interval(-self.high, -self.low, self.high_open, self.low_open)
 
-    def __add__(self, other: object) -> "Interval":
-        assert isinstance(other, Interval)
+    def __add__(self, other: "Interval") -> "Interval":  # type: ignore[override]
         return Interval(
             _sum(self.low, other.low, -_INF), _sum(self.high, other.high, _INF),
             self.low_open or other.low_open, self.high_open or other.high_open,
         )  # fmt: skip
 
-    def __mul__(self, other: object) -> "Interval":
-        assert isinstance(other, Interval)
+    def __mul__(self, other: "Interval") -> "Interval":  # type: ignore[override]
         if self.low >= 0 and other.low >= 0:
             low = _product(self.low, other.low)
             low_open = not (self.has_zero or other.has_zero) if low == 0 else self.low_open or other.low_open
@@ -57,10 +55,9 @@ class Interval(NamedTuple):
 
     def union(self, other: "Interval") -> "Interval":
         """Return the smallest interval that holds both."""
-        low, high = min(self.low, other.low), max(self.high, other.high)
-        closed_low = any(one.low == low and not one.low_open for one in (self, other))
-        closed_high = any(one.high == high and not one.high_open for one in (self, other))
-        return Interval(low, high, not closed_low, not closed_high)
+        low, low_open = min((self.low, self.low_open), (other.low, other.low_open))
+        high, high_closed = max((self.high, not self.high_open), (other.high, not other.high_open))
+        return Interval(low, high, low_open, not high_closed)
 
     def magnitude(self) -> "Interval":
         """Return the range of |x|."""

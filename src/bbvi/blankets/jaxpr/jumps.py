@@ -12,22 +12,20 @@ continuous where they are finite, and so are numpyro's densities.
 """
 
 import functools
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax.extend.core import ClosedJaxpr
 
 from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
-from bbvi.blankets.jaxpr.lines import frames_of, line_of
+from bbvi.blankets.jaxpr.lines import JAX, NUMPYRO, frames_of, line_of
 from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts
-from bbvi.blankets.jaxpr.propagate import Rules, propagate, through_carry
+from bbvi.blankets.jaxpr.propagate import propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
 
@@ -38,21 +36,10 @@ _TRUSTED = frozenset(
 )
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
 _CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2".split())
-_JAX, _NUMPYRO = (os.path.join(os.path.dirname(str(module.__file__)), "") for module in (jax, numpyro))
 
 
-class _Place(NamedTuple):
-    """Where an operation was written, and the compiled function around it."""
-
-    source: Any
-    function: str | None
-
-
-#: the place of an operation, and those of the calls around it, innermost first
-Calls = tuple[_Place, ...]
-
-
-_structural: Rules[Callable[[Any, list[Cell], Calls], list[Cell]]] = Rules()
+#: where an operation was written and the compiled function around it; then the same for the calls around that, innermost first
+Calls = tuple[tuple[Any, str | None], ...]
 
 
 def find_jump(
@@ -93,14 +80,13 @@ def _known(value: Any) -> Cell:
 
 
 def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -> list[Cell]:
-    where = (_Place(eqn.source_info, function), *calls)
-    read = any(cell.inputs for cell in cells)
+    where = ((eqn.source_info, function), *calls)
     if (inner := called(eqn)) is not None:
         made = _walk(inner, cells, eqn.params.get("name"), where)
         return [_promised(cell) for cell in made] if eqn.primitive.name in CUSTOM else made
-    structural = _structural.of(eqn)
-    if structural is not None:
-        return structural(eqn, cells, where) if read or structural is _select else [Cell()] * len(eqn.outvars)
+    if (structural := _STRUCTURAL.get(eqn.primitive.name)) is not None:
+        read = structural is _select or any(cell.inputs for cell in cells)
+        return structural(eqn, cells, where) if read else [Cell()] * len(eqn.outvars)
     return [_cell(eqn, number, cells, found, where) for number, found in enumerate(found_of(eqn, cells))]
 
 
@@ -119,7 +105,7 @@ def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) 
 
 
 def _jump(operation: str, inputs: frozenset[str], where: Calls, seen: bool = True) -> Jump:
-    return Jump(operation, tuple(sorted(inputs)), line_of(where[-1].source), seen)
+    return Jump(operation, tuple(sorted(inputs)), line_of(where[-1][0]), seen)
 
 
 def _formula(eqn: Any, cells: list[Cell]) -> Formula | None:
@@ -137,8 +123,8 @@ def _promised(cell: Cell) -> Cell:
 def _is_trusted(name: str, where: Calls, forgiven: bool = True) -> bool:
     """Tell whether a trusted function of JAX did this that it may do, or a density of numpyro that tells cases apart."""
     for frame in _frames(where):
-        if not frame.file_name.startswith(_JAX):
-            return frame.file_name.startswith(_NUMPYRO) and name in _CASES
+        if not frame.file_name.startswith(JAX):
+            return frame.file_name.startswith(NUMPYRO) and name in _CASES
         if frame.function_name in _TRUSTED:
             return forgiven
     return False
@@ -149,16 +135,15 @@ def _frames(where: Calls) -> Iterator[Any]:
 
     A compiled function was traced where it was first called: what lies outside of it is that of its call here.
     """
-    for place in where:
-        frames = frames_of(place.source)
-        if place.function is not None:
-            own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(place.function)]
+    for source, function in where:
+        frames = frames_of(source)
+        if function is not None:
+            own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(function)]
             ends = [i for i, frame in enumerate(frames) if frame.file_name.endswith("pjit.py")]
             frames = frames[: next((i for i in ends if not own or i > own[0]), len(frames))]
         yield from frames
 
 
-@_structural(jax.lax.select_n_p)
 def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A choice. Where one case is infinite it is a check of the support, and where all cases meet it is continuous."""
     which, *cases = cells
@@ -192,10 +177,9 @@ def _shown_to_meet(which: Cell, cases: Sequence[Cell]) -> bool:
     return sides_are_continuous and not absorbed and len(formulas) == len(cases) and meet(compared, formulas)
 
 
-@_structural(jax.lax.cond_p)
 def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     which, *arguments = cells
-    branches = [_walk(branch, arguments, where[0].function, where[1:]) for branch in eqn.params["branches"]]
+    branches = [_walk(branch, arguments, where[0][1], where[1:]) for branch in eqn.params["branches"]]
     made = [joined(outs) for outs in zip(*branches, strict=True)]
     if not which.inputs or (which.jump is None and _is_trusted("cond", where)):
         return made
@@ -203,19 +187,17 @@ def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump) for cell in made]
 
 
-@_structural(jax.lax.while_p)
 def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """No derivative backwards through a loop of unknown length."""
     inputs, jump, *_ = joined(cells)
     return [Cell(inputs, jump or _jump("'while_loop'", inputs, where, seen=False))] * len(eqn.outvars)
 
 
-@_structural(jax.lax.scan_p)
 def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     """A loop: what is carried reads what any step made it read."""
 
     def step(cells: list[Cell]) -> list[Cell]:
-        return _walk(eqn.params["jaxpr"], cells, where[0].function, where[1:])
+        return _walk(eqn.params["jaxpr"], cells, where[0][1], where[1:])
 
     def join(old: Cell, new: Cell) -> Cell:
         both = joined([old, new])
@@ -226,6 +208,9 @@ def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     cells, made = through_carry(eqn, _as_variables(cells, eqn.params["jaxpr"].jaxpr.invars), step, join)
     _, carry, _ = scan_parts(eqn, cells)
     return _as_variables([*carry, *made[len(carry) :]], eqn.outvars)
+
+
+_STRUCTURAL = {"select_n": _select, "cond": _cond, "while": _while, "scan": _scan}
 
 
 def _as_variables(cells: list[Cell], variables: list[Any]) -> list[Cell]:

@@ -8,14 +8,11 @@ import equinox
 import jax
 import numpyro
 
-_BBVI = Path(__file__).parents[2]
-_MACHINERY = (*(os.path.join(os.path.dirname(str(module.__file__)), "") for module in (jax, equinox)), "<")
+#: where these packages are installed
+JAX, EQUINOX, NUMPYRO = (os.path.join(os.path.dirname(str(m.__file__)), "") for m in (jax, equinox, numpyro))
+_BBVI, _MACHINERY = Path(__file__).parents[2], (JAX, EQUINOX, "<")
 #: densities, and the special functions that they call
-_DENSITIES = (
-    os.path.join(os.path.dirname(str(numpyro.__file__)), ""),
-    str(_BBVI / "families"),
-    str(_BBVI / "numerics"),
-)
+_DENSITIES = (NUMPYRO, str(_BBVI / "families"), str(_BBVI / "numerics"))
 #: models that are written as a user's are
 _MODELS = str(_BBVI / "study")
 

@@ -64,12 +64,6 @@ def closed_trace(value: Any) -> ClosedJaxpr | None:
     return ClosedJaxpr(value, ()) if isinstance(value, Jaxpr) else None
 
 
-def custom_arguments(eqn: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what binds a function that has a derivative of its own: functions that come first, and parameters."""
-    bound = eqn.primitive.get_bind_params(eqn.params)
-    return bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
-
-
 def scan_sizes(eqn: Any) -> tuple[int, int]:
     """Count the inputs of a `scan` that are constants, and those that are carried; the rest is scanned over.
 

@@ -8,44 +8,21 @@ nothing changes, comes to an end.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from jax.extend.core import Jaxpr, Literal, Primitive
+from jax.extend.core import Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.primitives import scan_parts
 from bbvi.blankets.jaxpr.run import reached
 
 Cell = TypeVar("Cell")
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Rules(Generic[Function]):
-    """A table of rules by primitive, filled by decorating functions: `@rules(lax.add_p, lax.sub_p)`."""
-
-    def __init__(self) -> None:
-        self._by_primitive: dict[Primitive, Function] = {}
-
-    def __call__(self, *primitives: Primitive) -> Callable[[Function], Function]:
-        for primitive in primitives:
-            if not isinstance(primitive, Primitive):
-                raise TypeError(f"a rule is for primitives of JAX such as jax.lax.add_p, got {primitive!r}")
-
-        def register(rule: Function) -> Function:
-            self._by_primitive.update(dict.fromkeys(primitives, rule))
-            return rule
-
-        return register
-
-    def of(self, eqn: Any) -> Function | None:
-        """Look up the rule for an equation, None if there is none."""
-        return self._by_primitive.get(eqn.primitive)
 
 
 def propagate(
     jaxpr: Jaxpr,
     cells: dict[Any, Cell],
     of_literal: Callable[[Any], Cell],
-    of_equation: Callable[[Any, list[Cell]], Sequence[Cell]],
+    rule: Callable[[Any, list[Cell]], list[Cell]],
 ) -> list[Cell]:
     """Find the cells of a trace's outputs; `cells` has those of its inputs and constants, and gets those of all variables."""
 
@@ -53,15 +30,12 @@ def propagate(
         return of_literal(atom.val) if isinstance(atom, Literal) else cells[atom]
 
     for eqn in jaxpr.eqns:
-        cells.update(zip(eqn.outvars, of_equation(eqn, [of(atom) for atom in eqn.invars]), strict=True))
+        cells.update(zip(eqn.outvars, rule(eqn, [of(atom) for atom in eqn.invars]), strict=True))
     return [of(atom) for atom in jaxpr.outvars]
 
 
 def through_carry(
-    eqn: Any,
-    inputs: Sequence[Cell],
-    body: Callable[[list[Cell]], list[Cell]],
-    join: Callable[[Cell, Cell], Cell],
+    eqn: Any, inputs: Sequence[Cell], body: Callable[[list[Cell]], list[Cell]], join: Callable[[Cell, Cell], Cell]
 ) -> tuple[list[Cell], list[Cell]]:
     """Find cells of a loop's inputs that hold at every step, the carry joined with what each step makes; and its outputs'."""
     consts, carry, xs = scan_parts(eqn, inputs)

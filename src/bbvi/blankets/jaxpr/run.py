@@ -8,7 +8,7 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.lines import file_of
-from bbvi.blankets.jaxpr.primitives import CALLS, closed_trace, custom_arguments
+from bbvi.blankets.jaxpr.primitives import CALLS, closed_trace
 
 Special = Callable[[Any, list[Any], Any], list[Any] | None]
 
@@ -45,8 +45,7 @@ def run(
 
 def bind(eqn: Any, values: list[Any]) -> list[Any]:
     """Compute one equation."""
-    inner = called(eqn)
-    if inner is not None:
+    if (inner := called(eqn)) is not None:
         return run(inner, values, inner.jaxpr.outvars)
     made = eqn.primitive.bind(*values, **eqn.params)
     return list(made) if eqn.primitive.multiple_results else [made]
@@ -54,7 +53,8 @@ def bind(eqn: Any, values: list[Any]) -> list[Any]:
 
 def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
     """Call a function that has a derivative of its own, with that derivative."""
-    functions, params = custom_arguments(eqn)
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
     return list(eqn.primitive.bind(*functions, *values, **params))
 
 

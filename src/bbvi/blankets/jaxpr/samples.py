@@ -34,20 +34,20 @@ class Last(NamedTuple):
 
 
 def run_last(
-    closed: ClosedJaxpr,
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    num: int,
-    *,
-    fast_lgamma: bool = True,
-    derivatives: bool = False,
+    closed: ClosedJaxpr, inputs: Sequence[Any], num: int, *, fast_lgamma: bool = True, derivatives: bool = False
 ) -> list[Array]:
-    """Compute these variables, all with samples last; inputs are `Last`, or the same for all samples.
+    """Compute the outputs of a trace, all with samples last; inputs are `Last`, or the same for all samples.
 
     With `derivatives` the result will be differentiated: functions that bring a derivative of their own keep it.
     """
-    values = run(closed, inputs, outputs, special=_Rules(num, fast_lgamma, derivatives))
-    return [_spread(value, atom.aval.shape, num) for value, atom in zip(values, outputs, strict=True)]
+    typed = [_typed(value, v.aval.dtype) for value, v in zip(inputs, closed.jaxpr.invars, strict=True)]
+    values = run(closed, typed, closed.jaxpr.outvars, special=_Rules(num, fast_lgamma, derivatives))
+    return [_spread(value, v.aval.shape, num) for value, v in zip(values, closed.jaxpr.outvars, strict=True)]
+
+
+def _typed(value: Any, dtype: Any) -> Any:
+    is_last = isinstance(value, Last)
+    return Last(jnp.asarray(value.array, dtype), value.log) if is_last else jnp.asarray(value, dtype)
 
 
 def _spread(value: Any, shape: tuple[int, ...], num: int) -> Array:
@@ -70,8 +70,7 @@ class _Rules:
             return None
         if self.derivatives and name in CUSTOM:
             return self._mapped(eqn, values, bind_custom)
-        inner = called(eqn)
-        if inner is not None:
+        if (inner := called(eqn)) is not None:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
         if name in ELEMENTWISE:
             return [self._elementwise(eqn, values)]
@@ -96,9 +95,11 @@ class _Rules:
 
     def _in_front(self, eqn: Any, value: Last, *others: Any) -> Last:
         """Run an operation on the axes before that of the samples; it may have indices or a filling without samples."""
-        name, params = eqn.primitive.name, {**eqn.params, **_BEHIND[eqn.primitive.name](eqn.params, self.num)}
+        name, last, params = eqn.primitive.name, len(eqn.outvars[0].aval.shape), dict(eqn.params)
+        for key, more in _BEHIND[name](self.num, last).items():
+            params[key] = None if params[key] is None else (*params[key], more)
         if name == "gather":
-            numbers, last = params["dimension_numbers"], len(eqn.outvars[0].aval.shape)
+            numbers = params["dimension_numbers"]
             params["dimension_numbers"] = numbers._replace(offset_dims=(*numbers.offset_dims, last))
         if name == "dynamic_slice":
             others = (*others, jnp.zeros_like(others[0]))
@@ -110,12 +111,9 @@ class _Rules:
         return Last(move(value.array), None if log is None else lambda: move(log()))
 
     def _concatenate(self, eqn: Any, values: list[Any]) -> Last:
-        axis = eqn.params["dimension"]
-
         def joined(parts: list[Any]) -> Array:
-            return lax.concatenate(
-                [_spread(p, a.aval.shape, self.num) for p, a in zip(parts, eqn.invars, strict=True)], axis
-            )
+            arrays = [_spread(part, atom.aval.shape, self.num) for part, atom in zip(parts, eqn.invars, strict=True)]
+            return lax.concatenate(arrays, eqn.params["dimension"])
 
         return Last(joined(values), _all_logs(values, joined))
 
@@ -149,24 +147,22 @@ class _Rules:
         return [Last(array) for array in made]
 
 
-#: what the parameters of an operation on one array become with `num` samples behind its axes, which count from the front
-_BEHIND: dict[str, Callable[[dict[str, Any], int], dict[str, Any]]] = {
-    **dict.fromkeys(REDUCTIONS | CUMULATIVE | {"squeeze", "expand_dims", "rev"}, lambda p, num: {}),
-    "broadcast_in_dim": lambda p, num: {
-        "shape": (*p["shape"], num),
-        "broadcast_dimensions": (*p["broadcast_dimensions"], len(p["shape"])),
-    },
-    "reshape": lambda p, num: {"new_sizes": (*p["new_sizes"], num)},
-    "transpose": lambda p, num: {"permutation": (*p["permutation"], len(p["permutation"]))},
-    "slice": lambda p, num: {
-        "start_indices": (*p["start_indices"], 0),
-        "limit_indices": (*p["limit_indices"], num),
-        "strides": p["strides"] and (*p["strides"], 1),
-    },
-    "pad": lambda p, num: {"padding_config": (*p["padding_config"], (0, 0, 0))},
-    "dynamic_slice": lambda p, num: {"slice_sizes": (*p["slice_sizes"], num)},
-    "gather": lambda p, num: {"slice_sizes": (*p["slice_sizes"], num)},
+#: what is appended to parameters of an operation on one array by `num` samples behind its axes; `last` is their axis in the result
+_BEHIND: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    **dict.fromkeys(REDUCTIONS | CUMULATIVE | {"squeeze", "expand_dims", "rev"}, lambda num, last: {}),
+    "broadcast_in_dim": lambda num, last: {"shape": num, "broadcast_dimensions": last},
+    "reshape": lambda num, last: {"new_sizes": num},
+    "transpose": lambda num, last: {"permutation": last},
+    "slice": lambda num, last: {"start_indices": 0, "limit_indices": num, "strides": 1},
+    "pad": lambda num, last: {"padding_config": (0, 0, 0)},
+    "dynamic_slice": lambda num, last: {"slice_sizes": num},
+    "gather": lambda num, last: {"slice_sizes": num},
 }
+#: the logarithm of a result from those of its arguments; one that is not positive has nan, and is never the larger
+_LOGS: dict[str, Callable[..., Array]] = {
+    "mul": jnp.add, "div": jnp.subtract, "min": jnp.minimum, "max": jnp.fmax, "sqrt": lambda log: 0.5 * log,
+    "square": lambda log: 2 * log, "integer_pow": lambda log, y: y * log,
+}  # fmt: skip
 
 
 def _log(value: Any) -> Array:
@@ -182,20 +178,10 @@ def _all_logs(values: list[Any], combine: Callable[[list[Any]], Array]) -> Log:
 
 def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
     """Find the logarithm of a product, quotient, power, maximum or minimum of what has one."""
-    if name not in ("mul", "div", "max", "min", "integer_pow", "square", "sqrt"):
+    if name not in _LOGS:
         return None
-
-    def combined(logs: list[Any]) -> Array:
-        arrays = [_spread(log, eqn.outvars[0].aval.shape, num) for log in logs]
-        if name == "max":
-            # beside a positive number, one that is not, whose logarithm is nan, is never the larger
-            return jnp.fmax(*arrays)
-        powers = {"integer_pow": eqn.params.get("y"), "square": 2, "sqrt": 0.5}
-        if name in powers:
-            return powers[name] * arrays[0]
-        return {"mul": jnp.add, "div": jnp.subtract, "min": jnp.minimum}[name](*arrays)
-
-    return _all_logs(values, combined)
+    shape, power = eqn.outvars[0].aval.shape, [eqn.params["y"]] if name == "integer_pow" else []
+    return _all_logs(values, lambda logs: _LOGS[name](*(_spread(log, shape, num) for log in logs), *power))
 
 
 def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:

@@ -58,9 +58,7 @@ def meet(comparison: Formula, cases: list[Formula]) -> bool:
     """Tell whether all cases are equal wherever the two sides of a comparison are."""
     left, right = comparison.parts
     variables = frozenset().union(left.variables, right.variables, *(case.variables for case in cases))
-    if any(not jnp.issubdtype(v.aval.dtype, jnp.floating) for v in variables):
-        return False
-    if left.variables & right.variables:
+    if left.variables & right.variables or any(not jnp.issubdtype(v.aval.dtype, jnp.floating) for v in variables):
         return False
     rng, seen = np.random.default_rng(0), 0
     for size in _SIZES:

@@ -10,20 +10,23 @@ from jax.extend.core import Literal
 from bbvi.blankets.jaxpr.primitives import CALLBACKS
 from bbvi.blankets.jaxpr.run import bind
 
-#: moves of data on NumPy arrays
-NUMPY_MOVES: dict[str, Callable[[np.ndarray, dict[str, Any]], np.ndarray]] = {
-    "broadcast_in_dim": lambda array, p: _broadcast_in_dim(array, p["shape"], p["broadcast_dimensions"]),
-    "reshape": lambda array, p: array.reshape(p["new_sizes"]),
-    "transpose": lambda array, p: array.transpose(p["permutation"]),
-    "squeeze": lambda array, p: array.squeeze(p["dimensions"]),
-    "expand_dims": lambda array, p: np.expand_dims(array, p["dimensions"]),
-    "tile": lambda array, p: np.tile(array, p["reps"]),
-    "rev": lambda array, p: np.flip(array, p["dimensions"]),
-    "slice": lambda array, p: array[
+#: operations on NumPy arrays, moves of data among them
+NUMPY: dict[str, Callable[..., np.ndarray]] = {
+    "broadcast_in_dim": lambda p, array: _broadcast_in_dim(array, p["shape"], p["broadcast_dimensions"]),
+    "reshape": lambda p, array: array.reshape(p["new_sizes"]),
+    "transpose": lambda p, array: array.transpose(p["permutation"]),
+    "squeeze": lambda p, array: array.squeeze(p["dimensions"]),
+    "expand_dims": lambda p, array: np.expand_dims(array, p["dimensions"]),
+    "tile": lambda p, array: np.tile(array, p["reps"]),
+    "rev": lambda p, array: np.flip(array, p["dimensions"]),
+    "slice": lambda p, array: array[
         tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or [1] * array.ndim))
     ],
+    "concatenate": lambda p, *arrays: np.concatenate(arrays, p["dimension"]),
+    "integer_pow": lambda p, array: array ** p["y"],
+    "convert_element_type": lambda p, array: array,
 }
-_NUMPY: dict[str, Callable[..., Any]] = {
+_UFUNCS: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
     "div": np.divide, "log": np.log, "exp": np.exp, "eq": np.equal, "ne": np.not_equal, "gt": np.greater, "lt": np.less,
     "ge": np.greater_equal, "le": np.less_equal,
@@ -83,24 +86,14 @@ class Values:
 
 def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
     """Compute common operations without a compiler; None for others, and for integers, which wrap around."""
-    name, variable = eqn.primitive.name, eqn.outvars[0]
+    name, out = eqn.primitive.name, eqn.outvars[0].aval
     arrays = [np.asarray(value) for value in inputs]
-    if any(array.dtype not in _FLOATS for array in arrays):
+    to_other = name == "convert_element_type" and out.dtype not in _FLOATS
+    if to_other or name not in _UFUNCS | NUMPY or any(array.dtype not in _FLOATS for array in arrays):
         return None
     with np.errstate(all="ignore"):
-        if name in _NUMPY:
-            made = _NUMPY[name](*arrays)
-        elif name in NUMPY_MOVES:
-            made = NUMPY_MOVES[name](arrays[0], eqn.params)
-        elif name == "concatenate":
-            made = np.concatenate(arrays, eqn.params["dimension"])
-        elif name == "integer_pow":
-            made = arrays[0] ** eqn.params["y"]
-        elif name == "convert_element_type" and variable.aval.dtype in _FLOATS:
-            made = arrays[0]
-        else:
-            return None
-    return [np.asarray(made, variable.aval.dtype)]
+        made = _UFUNCS[name](*arrays) if name in _UFUNCS else NUMPY[name](eqn.params, *arrays)
+    return [np.asarray(made, out.dtype)]
 
 
 def _is_wild(value: Any) -> bool:

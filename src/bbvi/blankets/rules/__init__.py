@@ -22,11 +22,10 @@ from typing import Any, TypeAlias
 
 from jax.extend.core import Primitive
 
-from bbvi.blankets.jaxpr.propagate import Rules
 from bbvi.blankets.read_sets import Reads
 
 Rule: TypeAlias = Callable[[Any, Any, list[Reads]], list[Reads]]
-RULES: Rules[Rule] = Rules()
+RULES: dict[Primitive, Rule] = {}
 
 
 def rule(*primitives: Primitive) -> Callable[[Rule], Rule]:
@@ -55,4 +54,12 @@ def rule(*primitives: Primitive) -> Callable[[Rule], Rule]:
                [0, 1, 0],
                [0, 0, 1]])
     """
-    return RULES(*primitives)
+    for primitive in primitives:
+        if not isinstance(primitive, Primitive):
+            raise TypeError(f"a rule is for primitives of JAX such as jax.lax.add_p, got {primitive!r}")
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(primitives, function))
+        return function
+
+    return register

@@ -9,14 +9,21 @@ import numpy as np
 
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, ELEMENTWISE, JOINS, MOVES, REDUCTIONS, named
 from bbvi.blankets.jaxpr.run import bind
-from bbvi.blankets.jaxpr.values import NUMPY_MOVES
+from bbvi.blankets.jaxpr.values import NUMPY
 from bbvi.blankets.read_sets import Reads, ReadSets, accumulate, merge, mix, moved, reduce, spread, stack, union
-from bbvi.blankets.rules import rule
+from bbvi.blankets.rules import Rule, rule
 
-
-@rule(*named(ELEMENTWISE))
-def _elementwise(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return [union(ins)]
+# those of choices and products are replaced below
+_IN_ONE_LINE: dict[frozenset[str], Rule] = {
+    ELEMENTWISE: lambda interpreter, eqn, ins: [union(ins)],
+    MOVES: lambda interpreter, eqn, ins: [moved(ins[0], lambda ids: NUMPY[eqn.primitive.name](eqn.params, ids))],
+    JOINS: lambda interpreter, eqn, ins: on_numbers(eqn, ins),
+    REDUCTIONS: lambda interpreter, eqn, ins: [reduce(ins[0], eqn.params["axes"])],
+    CUMULATIVE: lambda interpreter, eqn, ins: [accumulate(ins[0], eqn.params["axis"], reverse=eqn.params["reverse"])],
+    frozenset(["optimization_barrier"]): lambda interpreter, eqn, ins: ins,
+}
+for _names, _function in _IN_ONE_LINE.items():
+    rule(*named(_names))(_function)
 
 
 @rule(jax.lax.select_n_p)
@@ -41,39 +48,14 @@ def _multiply(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     return [result]
 
 
-@rule(*named(MOVES))
-def _move(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return [moved(ins[0], lambda ids: NUMPY_MOVES[eqn.primitive.name](ids, eqn.params))]
-
-
-@rule(*named(["optimization_barrier"]))
-def _same(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return ins
-
-
-@rule(*named(JOINS))
-def _join(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return on_numbers(eqn, ins)
-
-
 def on_numbers(eqn: Any, ins: list[Reads], others: Sequence[Any] = ()) -> list[Reads]:
     """Run a move of data among arrays on the numbers of their sets; `others` are its last inputs, which are not moved."""
     ids, sets = stack(ins, [atom.aval.shape for atom in eqn.invars[: len(ins)]])
     if eqn.primitive.name == "concatenate":  # common, and needs no compiler
-        return [ReadSets(np.concatenate(ids, eqn.params["dimension"]), sets)]
+        return [ReadSets(NUMPY["concatenate"](eqn.params, *ids), sets)]
     typed = [jnp.asarray(o, atom.aval.dtype) for o, atom in zip(others, eqn.invars[len(ins) :], strict=True)]
     made = bind(eqn, [*(jnp.asarray(i, jnp.int32) for i in ids), *typed])
     return [ReadSets(np.asarray(m), sets) for m in made]
-
-
-@rule(*named(REDUCTIONS))
-def _reduce(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return [reduce(ins[0], eqn.params["axes"])]
-
-
-@rule(*named(CUMULATIVE))
-def _accumulate(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
-    return [accumulate(ins[0], eqn.params["axis"], reverse=eqn.params.get("reverse", False))]
 
 
 @rule(*named(["pure_callback"]))

@@ -13,7 +13,20 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.blankets.jaxpr.primitives import SCATTERS, named
-from bbvi.blankets.read_sets import Reads, ReadSets, matrix, merge, mix, moved, own, reduce, same_for_all, union
+from bbvi.blankets.read_sets import (
+    MOST_PAIRS,
+    Reads,
+    ReadSets,
+    everything,
+    matrix,
+    merge,
+    mix,
+    moved,
+    own,
+    reduce,
+    same_for_all,
+    union,
+)
 from bbvi.blankets.rules import rule
 from bbvi.blankets.rules.arrays import on_numbers
 
@@ -102,28 +115,15 @@ def _gather(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
 def _dynamic_slice(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     operand, shape, sizes = ins[0], eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
     # a slice of full length begins at 0, whatever it is asked for
-    known = [
-        0 if size == full else interpreter.value_of(atom)
-        for atom, size, full in zip(eqn.invars[1:], sizes, shape, strict=True)
-    ]
+    whole = [size == full for size, full in zip(sizes, shape, strict=True)]
+    known = [0 if all_ else interpreter.value_of(atom) for atom, all_ in zip(eqn.invars[1:], whole, strict=True)]
     axes = [axis for axis, value in enumerate(known) if value is None]
-    index = union([r for r, size, full in zip(ins[1:], sizes, shape, strict=True) if size != full])
+    index = union([None if all_ else part for part, all_ in zip(ins[1:], whole, strict=True)])
     if axes and operand is not None:
         if index is None and interpreter.look_ups is not None:
             return [interpreter.look_ups.add(interpreter, eqn, operand)]
         _say(interpreter, eqn, latent=index is not None)
-    part = operand
-    for axis, (start, size, full) in enumerate(zip(known, sizes, shape, strict=True)):
-        part = _window(part, axis, None if start is None else int(np.clip(start, 0, full - size)), size, full)
-    return [union([part, index])]
-
-
-def _window(part: Reads, axis: int, start: int | None, size: int, full: int) -> Reads:
-    """A slice along an axis; where it begins anywhere, each of its elements may be any that it could be."""
-    if start is not None:
-        return moved(part, lambda ids: np.take(ids, np.arange(start, start + size), axis))
-    anywhere = np.arange(size)[:, None] + np.arange(full - size + 1)
-    return reduce(moved(part, lambda ids: np.take(ids, anywhere, axis)), (axis + 1,))
+    return [union([_look_up(eqn, operand, axes, [0 if start is None else start for start in known]), index])]
 
 
 def _say(interpreter: Any, eqn: Any, *, latent: bool) -> None:
@@ -131,16 +131,18 @@ def _say(interpreter: Any, eqn: Any, *, latent: bool) -> None:
     interpreter.lose(eqn, "a latent is the index: all that it could choose is read" if latent else in_data)
 
 
-def _look_up(eqn: Any, operand: Reads, lost: list[int], indices: list[Any]) -> Reads:
-    """Run the look-up on the numbers of sets; along the axes whose index is lost, all is read."""
+def _look_up(eqn: Any, operand: Any, lost: list[int], indices: list[Any]) -> Reads:
+    """Run the look-up on the numbers of sets; along the axes whose index is lost, an element may be any that it could be."""
     if operand is None:
         return None
-    shape = operand.ids.shape
-    whole = reduce(operand, lost)
-    assert whole is not None
-    ids = np.broadcast_to(whole.ids.reshape([1 if a in lost else s for a, s in enumerate(shape)]), shape)
-    found = np.asarray(_run(eqn, jnp.asarray(ids, jnp.int32), indices))
-    return mix(found >= 0, ReadSets(np.maximum(found, 0), whole.sets), None)
+    for axis in lost:
+        size, full = eqn.params["slice_sizes"][axis], eqn.invars[0].aval.shape[axis]
+        if size * (full - size + 1) * (operand.ids.size // full) > MOST_PAIRS:
+            return everything([operand], eqn.outvars[0].aval.shape)
+        anywhere = np.arange(size)[:, None] + np.arange(full - size + 1)
+        operand = reduce(ReadSets(np.take(operand.ids, anywhere, axis), operand.sets), (axis + 1,))
+    found = np.asarray(_run(eqn, jnp.asarray(operand.ids, jnp.int32), indices))
+    return mix(found >= 0, ReadSets(np.maximum(found, 0), operand.sets), None)
 
 
 def _run(eqn: Any, numbers: Any, indices: list[Any]) -> Any:
@@ -153,15 +155,12 @@ def _run(eqn: Any, numbers: Any, indices: list[Any]) -> Any:
 def _whole_rows(eqn: Any) -> bool:
     """Whether the result is whole rows of the operand, the rows first and what is in them last."""
     operand, out = eqn.invars[0].aval, eqn.outvars[0].aval
-    if eqn.primitive.name == "dynamic_slice":
-        return tuple(eqn.params["slice_sizes"]) == (1, *operand.shape[1:])
-    numbers = eqn.params["dimension_numbers"]
-    return (
-        tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
-        and not numbers.operand_batching_dims
-        and tuple(eqn.params["slice_sizes"]) == (1, *operand.shape[1:])
-        and tuple(numbers.offset_dims) == tuple(range(out.ndim - operand.ndim + 1, out.ndim))
-    )
+    one_row = tuple(eqn.params["slice_sizes"]) == (1, *operand.shape[1:])
+    if eqn.primitive.name == "dynamic_slice" or not one_row:
+        return one_row
+    numbers, last = eqn.params["dimension_numbers"], tuple(range(out.ndim - operand.ndim + 1, out.ndim))
+    by_first = tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
+    return by_first and not numbers.operand_batching_dims and tuple(numbers.offset_dims) == last
 
 
 @rule(jax.lax.dynamic_update_slice_p)

@@ -1,5 +1,6 @@
 """Section 3.1 for products: dot_general and convolution. An exact zero of a constant is not read."""
 
+import functools
 from typing import Any
 
 import jax
@@ -45,17 +46,14 @@ def _convolve(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     feature = np.indices(out)[numbers.out_spec[1]].ravel()
     params = {**eqn.params, "preferred_element_type": None, "precision": None}
     ids = jnp.arange(1, image.size + 1, dtype=jnp.float32).reshape(image.shape)
-    rows, images, weights = [], [], []
-    for entry in entries:
+
+    def hit(entry: np.ndarray) -> np.ndarray:
         one = np.zeros(kernel.size, np.float32)
         one[entry] = read[entry]
-        hit = np.asarray(eqn.primitive.bind(ids, jnp.asarray(one.reshape(kernel.shape)), **params)).astype(int).ravel()
-        at = np.flatnonzero(hit)
-        rows.append(at)
-        images.append(hit[at] - 1)
-        weights.append(entry[feature[at]])
+        return np.asarray(eqn.primitive.bind(ids, jnp.asarray(one.reshape(kernel.shape)), **params)).astype(int).ravel()
 
-    def side(part: Reads, members: list[np.ndarray]) -> Reads:
-        return merge(moved(part, lambda ids: ids.ravel()[np.concatenate(members)]), np.concatenate(rows), out)
-
-    return [union([side(ins[0], images), side(ins[1], weights)])]
+    hits = np.stack([hit(entry) for entry in entries])
+    number, rows = hits.nonzero()
+    members = hits[number, rows] - 1, entries[number, feature[rows]]
+    moves = [functools.partial(np.take, indices=of_side) for of_side in members]
+    return [union([merge(moved(part, move), rows, out) for part, move in zip(ins, moves, strict=True)])]

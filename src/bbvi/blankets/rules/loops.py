@@ -68,16 +68,16 @@ def _solve(step: Any, init: list[Reads], shapes: list[tuple[int, ...]], length: 
     places = sum(int(np.prod(shape)) for shape in shapes)
     for _ in range(max(_ITERATIONS, min(places, _MOST_PLACES) + 2)):
         made = step(carry)
-        if all(covers(c, m) for c, m in zip(carry, made, strict=True)):
+        if all(map(covers, carry, made)):
             return carry
         carry = [union([c, m]) for c, m in zip(carry, made, strict=True)]
     for guess in ([accumulate(c, 0) for c in carry], [_past_of_all(c) for c in carry]):
-        if all(covers(g, m) for g, m in zip(guess, step(guess), strict=True)):
+        if all(map(covers, guess, step(guess))):
             return guess
     while True:
         guess = [everything(carry, (length, *shape)) for shape in shapes]
         made = step(guess)
-        if all(covers(g, m) for g, m in zip(guess, made, strict=True)):
+        if all(map(covers, guess, made)):
             return guess
         carry = [*guess, *made]
 

@@ -1,5 +1,6 @@
 """Calls of a function that JAX cannot trace: one after the other, many at once, or spread over workers."""
 
+import functools
 import hashlib
 import itertools
 import pickle
@@ -94,40 +95,34 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
     return [leaf.reshape(num, *shape).astype(form.dtype) for leaf, shape in zip(leaves, form.shapes, strict=True)]
 
 
-class InExecutor:
-    """Do as `run` in the workers of an executor; what is the same in all calls travels once to each worker."""
+def in_executor(
+    executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str
+) -> Callable[[Sequence[Segment], Form], Results]:
+    """Return what does as `run` in the workers of an executor; what is the same in all calls travels once to each worker."""
+    payload = None if isinstance(executor, ThreadPoolExecutor) else _pickled(function, constant, name)
+    token = hashlib.sha256(payload or b"").hexdigest()
 
-    def __init__(self, executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str):
-        self.executor, self.function, self.constant = executor, function, constant
-        self.payload, self.token = None, ""
-        if not isinstance(executor, ThreadPoolExecutor):
-            self.payload = _pickled(function, constant, name)
-            self.token = hashlib.sha256(self.payload).hexdigest()
-
-    def __call__(self, segments: Sequence[Segment], form: Form) -> Results:
-        """Make all calls; return for each term the results of all of them, or the first failure."""
-        pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(self.executor, "_max_workers", 2))
+    def run_there(segments: Sequence[Segment], form: Form) -> Results:
+        pieces = _split(segments, _CHUNKS_PER_WORKER * getattr(executor, "_max_workers", 2))
         at, outcomes = 0, dict.fromkeys(range(len(pieces)))
         try:
             # a worker that does not have the function and its data yet says None: it is asked again, with them
-            for payload in (None, self.payload):
-                futures = {i: self._submit(pieces[i], form, payload) for i in outcomes if outcomes[i] is None}
+            for sent in (None, payload):
+                shipped = functools.partial(run_shipped, token, sent)
+                work: Callable[..., Any] = functools.partial(run, function, constant) if payload is None else shipped
+                futures = {i: executor.submit(work, pieces[i], form) for i in outcomes if outcomes[i] is None}
                 for at, future in futures.items():
                     outcomes[at] = future.result()
-        except BrokenExecutor as error:
-            reason = f"{type(error).__name__}: a worker died (killed, out of memory, or it ended the process)"
-            return Failure(pieces[at][0].cut(0, 1), f"{reason}; make a new executor", str(error))
         except Exception as error:  # what cannot be unpickled over there, an executor that was shut down
-            return Failure(pieces[at][0].cut(0, 1), f"{type(error).__name__}: {error}", traceback.format_exc())
+            died = "a worker died (killed, out of memory, or it ended the process); make a new executor"
+            why = died if isinstance(error, BrokenExecutor) else error
+            return Failure(pieces[at][0].cut(0, 1), f"{type(error).__name__}: {why}", traceback.format_exc())
         for outcome in outcomes.values():
             if isinstance(outcome, Failure):
                 return outcome
         return [np.concatenate(arrays) for arrays in zip(*outcomes.values(), strict=True)]
 
-    def _submit(self, piece: list[Segment], form: Form, payload: bytes | None) -> Any:
-        if self.payload is None:
-            return self.executor.submit(run, self.function, self.constant, piece, form)
-        return self.executor.submit(run_shipped, self.token, payload, piece, form)
+    return run_there
 
 
 # What a worker has been sent, by checksum. It is the worker's alone and saves sending the data with every chunk.
@@ -159,14 +154,10 @@ def _pickled(function: Callable[..., Any], constant: tuple[Any, ...], name: str)
 
 def _split(segments: Sequence[Segment], num: int) -> list[list[Segment]]:
     """Split calls, in the same order, into `num` lists of about the same length."""
-    total = sum(segment.num for segment in segments)
-    edges = np.unique(np.linspace(0, total, min(num, total) + 1).astype(int))
-    pieces: list[list[Segment]] = [[] for _ in edges[1:]]
-    start = 0
-    for segment in segments:
-        for i, (begin, end) in enumerate(itertools.pairwise(edges)):
-            first, last = max(begin - start, 0), min(end - start, segment.num)
-            if first < last:
-                pieces[i].append(segment.cut(int(first), int(last)))
-        start += segment.num
+    calls = [(segment, i) for segment in segments for i in range(segment.num)]
+    pieces = []
+    for numbers in np.array_split(np.arange(len(calls)), min(num, len(calls))):
+        by_segment = itertools.groupby((calls[n] for n in numbers), key=lambda call: id(call[0]))
+        own = [list(members) for _, members in by_segment]
+        pieces.append([members[0][0].cut(members[0][1], members[-1][1] + 1) for members in own])
     return pieces

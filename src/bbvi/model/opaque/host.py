@@ -4,6 +4,8 @@ No JAX computation may happen there: the loop that waits for the answer holds th
 """
 
 import functools
+import math
+import operator
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +17,11 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.model.latents import Latent
-from bbvi.model.opaque.calls import Failure, Form, InExecutor, OpaqueError, Results, Segment, run
+from bbvi.model.opaque.calls import Failure, Form, OpaqueError, Results, Segment, in_executor, run
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
-from bbvi.model.opaque.moving import Flat, Probe, Slot, arguments, breach, check_declared, find, observe, single_moves
+from bbvi.model.opaque.moving import Probe, arguments, breach, check_declared, find, find_slots, observe, single_moves
 
 #: the name under which the site of a call travels beside the latents (a latent's own name has no slash)
 CALL_SITE = "/call site"
@@ -41,7 +43,7 @@ class Host:
         self,
         opaque: Opaque,
         name: str,
-        latents: Sequence[Mapping[str, Latent]],
+        latents: tuple[Mapping[str, Latent], ...],
         *,
         lengths: dict[str, int],
         rows: list[tuple[Any, ...]],
@@ -50,14 +52,11 @@ class Host:
         lock: threading.Lock,
     ):
         self.label, self._lock = f"{name}, {opaque!r}", lock
-        self._names, self._constant = [sorted(part) for part in latents], constant
-        self._reads, self._word = opaque.reads, np.uint32(zlib.crc32(name.encode()))
+        self._constant, self._reads, self._word = constant, opaque.reads, np.uint32(zlib.crc32(name.encode()))
         self._failure: OpaqueError | None = None
         self._seeds = np.arange(1, 3, dtype=np.uint32) if opaque.stochastic else None
-        slots = _slots(latents, lengths)
-        generator = np.random.default_rng(0)
-        values = [slot.some(2, generator) for slot in slots]
-        first = Segment(arguments(slots, len(latents), values), rows[0], self._seeds, 2)
+        slots, generator = find_slots(latents, lengths), np.random.default_rng(0)
+        first = Segment(arguments(latents, [slot.some(2, generator) for slot in slots]), rows[0], self._seeds, 2)
         terms, self._structure = learn(opaque.function, first, constant, self.label, vectorized=opaque.vectorized)
         shapes = tuple(term.shape for term in terms)
         self._form = Form(shapes, np.dtype(jnp.result_type(float)), opaque.vectorized)
@@ -65,24 +64,22 @@ class Host:
             check_vectorized(opaque.function, first, constant, self.label, form=self._form)
         self._caller: Callable[[Sequence[Segment], Form], Results] = functools.partial(run, opaque.function, constant)
         if opaque.executor is not None:
-            self._caller = InExecutor(opaque.executor, opaque.function, constant, self.label)
+            self._caller = in_executor(opaque.executor, opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop
             outcome = self._caller([first.cut(0, 1)], self._form)
             if isinstance(outcome, Failure):
                 raise self._error(outcome)
         seed = None if self._seeds is None else self._seeds[:1]
-        self._probe = Probe(slots, len(latents), terms, rows, same_lengths, self._one_by_one, seed)
+        self._probe = Probe(latents, slots, terms, rows, same_lengths, self._one_by_one, seed)
 
-    def traced(self, *arguments: Any) -> Any:
+    def traced(self, *given: Any) -> Any:
         """Stand for the function in a trace: return its terms, in the structure it returns."""
-        num = len(self._names)
-        sites = [part[CALL_SITE] for part in arguments[:num] if CALL_SITE in part]
-        site = sites[-1] if sites else jnp.zeros(CALL_SITE_WORDS, jnp.uint32)
-        latents = tuple(
-            {name: part[name] for name in names} for part, names in zip(arguments[:num], self._names, strict=True)
-        )
+        num = len(self._probe.latents)
+        values = functools.reduce(operator.or_, given[:num])
+        site = values.get(CALL_SITE, jnp.zeros(CALL_SITE_WORDS, jnp.uint32))
+        latents = arguments(self._probe.latents, self._in_slots(values))
         # what never changes stays here, and is not handed through the device at each step
-        row = () if self._constant else arguments[num:]
+        row = () if self._constant else given[num:]
         shapes = [jax.ShapeDtypeStruct(shape, self._form.dtype) for shape in self._form.shapes]
         terms = jax.pure_callback(self, shapes, site, latents, row, vmap_method="expand_dims")
         return jax.tree.unflatten(self._structure, terms)
@@ -115,43 +112,37 @@ class Host:
                 f"{self.label} returns {probe.num_elements} term elements, and its latents have {probe.num_factors}: too many "
                 "pairs to keep; return fewer terms, for example sums of those that read the same latents"
             )
-        if self._reads is not None:
-            known = declared(self._reads, probe.terms, probe.slots, self.label)
-            found = check_declared(probe, known)
-            if found is not None:
-                raise ValueError(f"{self.label}: {found}, which reads= does not declare; add it there")
-            return known
-        if probe.num_elements == 1:
-            return np.ones((1, probe.num_factors), bool)
-        return find(probe)
+        if self._reads is None:
+            return find(probe)
+        known = declared(self._reads, probe, self.label)
+        if (found := check_declared(probe, known)) is not None:
+            raise ValueError(f"{self.label}: {found}, which reads= does not declare; add it there")
+        return known
 
     @property
     def dependence(self) -> list[sparse.csr_array]:
         """Which elements of the callback's concatenated arguments the elements of each result read."""
-        sizes = [np.prod(slot.latent.event) for slot in self._probe.slots for _ in range(slot.begin, slot.end)]
-        of_latents = sparse.csr_array(np.repeat(self.known, np.array(sizes, int), axis=1))
+        of_slots = [np.repeat(self.known[:, slot.at], math.prod(slot.latent.event), 1) for slot in self._probe.slots]
         row = 0 if self._constant else sum(np.size(leaf) for leaf in jax.tree.leaves(self._probe.rows[0]))
         before, after = (sparse.csr_array((len(self.known), num), dtype=bool) for num in (CALL_SITE_WORDS, row))
-        whole = sparse.csr_array(sparse.hstack([before, of_latents, after]))
-        return [sparse.csr_array(whole[term.begin : term.end]) for term in self._probe.terms]
+        whole = sparse.csr_array(sparse.hstack([before, *map(sparse.csr_array, of_slots), after]))
+        return [sparse.csr_array(whole[term.at]) for term in self._probe.terms]
 
     def recheck(
-        self, base: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], row: Any, seed: int
+        self, base: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], row: Any, seed: int
     ) -> str | None:
         """Move one or two factors between these values; describe a change of a term that does not read them, if any."""
         generator = np.random.default_rng(seed)
         moves = single_moves(self._probe, self.known, generator, _RECHECKED)
         if not len(moves):
             return None
-        rows = () if self._constant or len(self._names) == 1 else (row,)
-        values = observe(self._probe, rows, self._flat(base), self._flat(other), moves)
+        rows = () if self._constant or len(self._probe.latents) == 1 else (row,)
+        one, two = (self._in_slots(functools.reduce(operator.or_, parts)) for parts in (base, other))
+        values = observe(self._probe, rows, one, two, moves)
         return breach(self._probe, self.known, values, moves)
 
-    def _flat(self, values: Sequence[Mapping[str, Any]]) -> Flat:
-        return [
-            np.asarray(values[slot.part][slot.name]).reshape(slot.end - slot.begin, *slot.latent.event)
-            for slot in self._probe.slots
-        ]
+    def _in_slots(self, values: Mapping[str, Any]) -> list[Any]:
+        return [values[slot.name] for slot in self._probe.slots]
 
     def _one_by_one(self, segment: Segment) -> np.ndarray:
         """Call one by one, `(calls, term elements)`: batches could round otherwise, and exact equality is asked here."""
@@ -191,14 +182,3 @@ class Host:
         error = OpaqueError(f"{self.label} failed {where}at {at}: {failure.reason}")
         error.add_note(failure.trace)
         return error
-
-
-def _slots(latents: Sequence[Mapping[str, Latent]], lengths: dict[str, int]) -> list[Slot]:
-    """Number the factors of q in the order in which JAX lists the leaves of the arguments."""
-    slots: list[Slot] = []
-    for number, part in enumerate(latents):
-        for name in sorted(part):
-            begin = slots[-1].end if slots else 0
-            size = int(np.prod(part[name].padded(lengths)))
-            slots.append(Slot(number, name, part[name], lengths, begin, begin + size))
-    return slots

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bbvi.model.opaque.calls import Failure, Form, Segment, call, run
-from bbvi.model.opaque.moving import Term
+from bbvi.model.opaque.moving import Term, one_after_another
 
 
 def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, vectorized: bool):
@@ -22,19 +22,20 @@ def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, .
     if not leaves:
         raise ValueError(f"{label} returned {first!r}; it must return a number or terms (did it forget `return`?)")
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    arrays = [_number(leaf, name, label) for (_, leaf), name in zip(leaves, names, strict=True)]
-    _check_same(arrays, [np.asarray(leaf) for leaf in jax.tree.leaves(again)], label, segment.seeds is not None)
-    terms: list[Term] = []
+    arrays = [np.asarray(leaf) for _, leaf in leaves]
     for name, array in zip(names, arrays, strict=True):
+        where = f"{label}: term {name!r}" if name else label
+        if array.dtype.kind not in "fiu":
+            got = f"got {str(array)[:60]!r} of type {array.dtype}"
+            raise TypeError(f"{where} must be a log density, a real number or an array of them; {got}")
         if vectorized and array.shape[:1] != (1,):
             raise ValueError(
-                f"{label}: with vectorized=True every term must have the samples on its first axis; for 1 sample "
-                f"{f'term {name!r}' if name else 'the value'} has shape {array.shape}. Sum over other axes only, for "
-                "example x.sum(axis=-1)"
+                f"{where} has shape {array.shape} for 1 sample; with vectorized=True every term must have the samples on its "
+                "first axis. Sum over other axes only, for example x.sum(axis=-1)"
             )
-        begin = terms[-1].end if terms else 0
-        terms.append(Term(name, array.shape[1:] if vectorized else array.shape, begin, begin + array.size))
-    return terms, structure
+    _check_same(arrays, [np.asarray(leaf) for leaf in jax.tree.leaves(again)], label, segment.seeds is not None)
+    shapes = [array.shape[1:] if vectorized else array.shape for array in arrays]
+    return list(map(Term, names, shapes, one_after_another(shapes))), structure
 
 
 def check_vectorized(
@@ -57,17 +58,6 @@ def check_vectorized(
                 f"{label}: two samples at once give {_short(both)}, each alone {_short(alone)}; with "
                 "vectorized=True the first axis of every latent and term is the samples, which must not mix"
             )
-
-
-def _number(leaf: Any, name: str, label: str) -> np.ndarray:
-    where = f"{label}: term {name!r}" if name else label
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "fiu":
-        raise TypeError(
-            f"{where} must be a log density, a real number or an array of them; got {type(leaf).__name__} "
-            f"{str(leaf)[:60]!r} of type {array.dtype}"
-        )
-    return array
 
 
 def _check_same(one: list[np.ndarray], other: list[np.ndarray], label: str, seeded: bool) -> None:

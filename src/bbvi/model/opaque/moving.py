@@ -4,7 +4,9 @@ Several random points are tried, since a value may be read at some and not at ot
 room for doubt, more is counted as read: that costs variance, never bias.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,36 +21,35 @@ _DECLARED_POINTS, _DECLARED_MOVES = 3, 20
 
 
 class Slot(NamedTuple):
-    """One latent among a function's arguments; its factors of q are numbered `begin` to `end` over all of them."""
+    """One latent among a function's arguments; `at` are the numbers of its factors of q over all of them."""
 
-    part: int
     name: str
     latent: Latent
     lengths: dict[str, int]
-    begin: int
-    end: int
+    at: slice
 
     def some(self, num: int, generator: np.random.Generator) -> np.ndarray:
-        """Draw arbitrary values, `(num, factors, *event)`."""
+        """Draw arbitrary values, `(num, *factors, *event)`."""
         with jax.ensure_compile_time_eval():
-            values = self.latent.some_values(self.lengths, num, generator)
-        return values.reshape(num, self.end - self.begin, *self.latent.event)
+            return self.latent.some_values(self.lengths, num, generator)
 
 
 class Term(NamedTuple):
-    """One array of terms; its elements are numbered `begin` to `end` over all of them."""
+    """One array of terms; `at` are the numbers of its elements over all of them."""
 
     name: str
     shape: tuple[int, ...]
-    begin: int
-    end: int
+    at: slice
 
 
 class Probe(NamedTuple):
-    """What can be moved, what is looked at, and how to call: `(calls, term elements)` from a segment."""
+    """What can be moved, what is looked at, and how to call: `(calls, term elements)` from a segment.
 
+    The latents are those of each argument of the function, and `slots` all of them.
+    """
+
+    latents: tuple[Mapping[str, Latent], ...]
     slots: list[Slot]
-    num_parts: int
     terms: list[Term]
     rows: list[tuple[Any, ...]]
     same_lengths: bool
@@ -57,32 +58,42 @@ class Probe(NamedTuple):
 
     @property
     def num_factors(self) -> int:
-        return self.slots[-1].end if self.slots else 0
+        return self.slots[-1].at.stop if self.slots else 0
 
     @property
     def num_elements(self) -> int:
-        return self.terms[-1].end
+        return self.terms[-1].at.stop
 
 
-Flat = Sequence[np.ndarray]
+Point = Sequence[np.ndarray]
 
 
-def arguments(slots: list[Slot], num_parts: int, values: Sequence[np.ndarray]) -> tuple[dict[str, np.ndarray], ...]:
-    """Arrange values of all slots, `(calls, factors, *event)` each, as a function's arguments."""
-    parts: tuple[dict[str, np.ndarray], ...] = tuple({} for _ in range(num_parts))
-    for slot, flat in zip(slots, values, strict=True):
-        parts[slot.part][slot.name] = flat.reshape(len(flat), *slot.latent.padded(slot.lengths), *slot.latent.event)
-    return parts
+def one_after_another(shapes: Sequence[tuple[int, ...]]) -> list[slice]:
+    """Number the elements of several arrays, one array after another."""
+    ends = itertools.accumulate(map(math.prod, shapes))
+    return [slice(end - math.prod(shape), end) for end, shape in zip(ends, shapes, strict=True)]
 
 
-def observe(probe: Probe, row: tuple[Any, ...], base: Flat, other: Flat, moves: np.ndarray) -> np.ndarray:
+def find_slots(latents: tuple[Mapping[str, Latent], ...], lengths: dict[str, int]) -> list[Slot]:
+    """Number the factors of q in the order in which JAX lists the leaves of the arguments."""
+    named = [(name, part[name]) for part in latents for name in sorted(part)]
+    numbers = one_after_another([latent.padded(lengths) for _, latent in named])
+    return [Slot(name, latent, lengths, at) for (name, latent), at in zip(named, numbers, strict=True)]
+
+
+def arguments(latents: tuple[Mapping[str, Latent], ...], values: Point) -> Any:
+    """Arrange values of all slots as a function's arguments."""
+    return jax.tree.unflatten(jax.tree.structure(latents), values)
+
+
+def observe(probe: Probe, row: tuple[Any, ...], base: Point, other: Point, moves: np.ndarray) -> np.ndarray:
     """Evaluate the terms at `base`, then with each set of factors moved to `other`: `(1 + moves, term elements)`."""
     moves = np.concatenate([np.zeros((1, probe.num_factors), bool), moves])
     values = []
     for slot, one, two in zip(probe.slots, base, other, strict=True):
-        chosen = moves[:, slot.begin : slot.end].reshape(len(moves), -1, *[1] * len(slot.latent.event))
-        values.append(np.where(chosen, two, one))
-    return probe.call(Segment(arguments(probe.slots, probe.num_parts, values), row, probe.seeds, len(moves)))
+        shape = (*slot.latent.padded(slot.lengths), *[1] * len(slot.latent.event))
+        values.append(np.where(moves[:, slot.at].reshape(-1, *shape), two, one))
+    return probe.call(Segment(arguments(probe.latents, values), row, probe.seeds, len(moves)))
 
 
 def changed(values: np.ndarray) -> np.ndarray:
@@ -93,7 +104,7 @@ def changed(values: np.ndarray) -> np.ndarray:
 def find(probe: Probe) -> np.ndarray:
     """Find which term elements read which factors of q: `(term elements, factors)`."""
     num_groups, points, tests = _plan(probe)
-    if not points:
+    if not points or probe.num_elements == 1 or not probe.slots:
         return np.ones((probe.num_elements, probe.num_factors), bool)
     generator = np.random.default_rng(0)
     informed, moving, differs = np.zeros(probe.num_elements, bool), np.array(False), np.array(False)
@@ -116,12 +127,12 @@ def find(probe: Probe) -> np.ndarray:
     discrete = [slot for slot in probe.slots if slot.latent.family.chart.is_discrete]
     for t, term in enumerate(probe.terms):
         for s, slot in enumerate(probe.slots):
-            of_term = known[term.begin : term.end]
+            of_term = known[term.at]
             # the elements read move with an integer, as in a look-up: those not seen yet may be read as well
-            looked_up = moving[t, s] and any(of_term[:, d.begin : d.end].any() for d in discrete)
+            looked_up = moving[t, s] and any(of_term[:, d.at].any() for d in discrete)
             # globals that one group reads and another does not: an index in the data, which other groups have otherwise
-            if looked_up or (slot.part == 0 and differs[t, s]):
-                of_term[:, slot.begin : slot.end] = True
+            if looked_up or (s < len(probe.latents[0]) and differs[t, s]):
+                of_term[:, slot.at] = True
     known[~informed] = True
     return known
 
@@ -146,15 +157,15 @@ def _spread(rows: list[Any], num: int) -> list[Any]:
     return [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, num).astype(int))]
 
 
-def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Flat, Flat]:
+def _two_points(probe: Probe, generator: np.random.Generator) -> tuple[Point, Point]:
     """Draw two values of everything that differ in every factor, if some of a few random ones do."""
     base, other = [], []
     for slot in probe.slots:
         values = slot.some(8, generator)
         first, rest = values[0], values[1:]
-        differs = (rest != first).reshape(*rest.shape[:2], -1).any(-1)
+        differs = (rest != first).any(tuple(range(-len(slot.latent.event), 0)), keepdims=True)
         base.append(first)
-        other.append(rest[differs.argmax(0), np.arange(len(first))])
+        other.append(np.take_along_axis(rest, differs.argmax(0)[None], 0)[0])
     return base, other
 
 
@@ -173,13 +184,9 @@ def _decode(moved: np.ndarray, moves: np.ndarray) -> np.ndarray:
 
 def _disagree(probe: Probe, one: np.ndarray, other: np.ndarray, *, empty_counts: bool) -> np.ndarray:
     """Tell for each term and latent whether an element was seen to read different factors; or, one time, none."""
-    differ = np.zeros((len(probe.terms), len(probe.slots)), bool)
-    for t, term in enumerate(probe.terms):
-        for s, slot in enumerate(probe.slots):
-            a, b = (seen[term.begin : term.end, slot.begin : slot.end] for seen in (one, other))
-            elements = (a != b).any(1)
-            differ[t, s] = np.any(elements if empty_counts else elements & a.any(1) & b.any(1))
-    return differ
+    read = np.array([[seen[:, slot.at].any(1) for slot in probe.slots] for seen in (one != other, one, other)])
+    differ = read[0] & (empty_counts | (read[1] & read[2]))
+    return np.array([differ[:, term.at].any(1) for term in probe.terms])
 
 
 def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarray) -> str | None:
@@ -191,19 +198,19 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
         return None
     move, element = (int(i) for i in outside[0])
     factor = int(np.flatnonzero(moves[move])[0])
-    term = next(term for term in probe.terms if element < term.end)
-    slot = next(slot for slot in probe.slots if factor < slot.end)
+    term = next(term for term in probe.terms if element < term.at.stop)
+    slot = next(slot for slot in probe.slots if factor < slot.at.stop)
     was, now = float(values[0, element]), float(values[1 + move, element])
     return (
-        f"{term.name}, element {element - term.begin}, changed from {was} to {now} "
-        f"with element {factor - slot.begin} of latent {slot.name!r}"
+        f"{term.name}, element {element - term.at.start}, changed from {was} to {now} "
+        f"with element {factor - slot.at.start} of latent {slot.name!r}"
     )
 
 
 def check_declared(probe: Probe, known: np.ndarray) -> str | None:
     """Move whole latents and a few single factors; describe a change that was not declared, if there is one."""
     generator = np.random.default_rng(0)
-    sizes = [slot.end - slot.begin for slot in probe.slots]
+    sizes = [slot.at.stop - slot.at.start for slot in probe.slots]
     whole = np.repeat(np.eye(len(sizes), dtype=bool), sizes, axis=1)
     for row in _spread(probe.rows, _FEWEST_GROUPS):
         for _ in range(_DECLARED_POINTS):

@@ -75,19 +75,7 @@ def metropolis_within_gibbs(
     return _draws(model, data, Coordinatewise(), options, progress)
 
 
-def metropolis_hastings(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    num_draws: int = 1000,
-    num_burn_in: int = 1000,
-    num_chains: int = 4,
-    thin: int = 1,
-    seed: int | Array = 0,
-    hold: Any = None,
-    keep: Sequence[str] | None = None,
-    progress: bool | None = None,
-) -> Any:
+def metropolis_hastings(model: AnyModel, data: Any = None, *, progress: bool | None = None, **options: Any) -> Any:
     """Draw by plain Metropolis-Hastings, which proposes and decides on all latents at once.
 
     It is here because the paper compares with it: in many dimensions it fails. Options and result are those of
@@ -99,8 +87,7 @@ def metropolis_hastings(
         >>> bbvi.metropolis_hastings(model, num_draws=100, num_burn_in=100).posterior["mu"].shape
         (4, 100)
     """
-    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
-    return _draws(model, data, AllAtOnce(), options, progress)
+    return _draws(model, data, AllAtOnce(), Options(**options), progress)
 
 
 def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options, progress: bool | None) -> Any:
@@ -112,17 +99,7 @@ def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options,
 
 
 def iterate_metropolis(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    kernel: AbstractKernel | None = None,
-    num_draws: int = 1000,
-    num_burn_in: int = 1000,
-    num_chains: int = 4,
-    thin: int = 1,
-    seed: int | Array = 0,
-    hold: Any = None,
-    keep: Sequence[str] | None = None,
+    model: AnyModel, data: Any = None, *, kernel: AbstractKernel | None = None, **options: Any
 ) -> Iterator[Chains]:
     """Run `metropolis_within_gibbs` as a generator: yield the chains so far, once for each compiled chunk of sweeps.
 
@@ -137,8 +114,7 @@ def iterate_metropolis(
         >>> chains.num_draws
         50
     """
-    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
-    yield from drain(_prepare(model, data, kernel or Coordinatewise(), options))
+    yield from drain(_prepare(model, data, kernel or Coordinatewise(), Options(**options)))
 
 
 def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Run:

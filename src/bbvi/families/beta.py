@@ -81,7 +81,7 @@ class Beta(AbstractShares):
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         a, b = self._both(params)
         return scipy.stats.beta(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
@@ -130,7 +130,7 @@ class Dirichlet(AbstractShares):
     def centred(self, value):
         return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         a = np.asarray(self._concentrations(params), np.float64)
         total = a.sum(-1, keepdims=True)
         std = np.sqrt(a * (total - a) / (total**2 * (total + 1)))

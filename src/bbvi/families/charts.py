@@ -94,10 +94,10 @@ class AbstractChart(eqx.Module):
         raw = generator.normal(size=(*shape, *chart.coordinates_shape))
         return np.asarray(chart.value(jnp.asarray(raw, float)))
 
-    def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace | None:
-        """Return the marginals of z whose coordinates are Normal; None where only draws can tell."""
+    def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace:
+        """Return the marginals of z whose coordinates are Normal."""
         if self.support.event_dim:
-            return None
+            raise NotImplementedError("only draws can tell")
         values = np.asarray(self.value(jnp.asarray(loc[..., None] + np.exp(log_sd)[..., None] * _NODES)))
         mean = (values * _WEIGHTS).sum(-1)
         std = np.sqrt((_WEIGHTS * (values - mean[..., None]) ** 2).sum(-1))

@@ -46,7 +46,7 @@ class Bernoulli(AbstractLogit):
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, -2.0)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         return _indicator(np.asarray(sigmoid(params["logits"])))
 
 
@@ -100,7 +100,7 @@ class OneHot(AbstractCategories):
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, 0.0)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         return _indicator(np.asarray(softmax(params["logits"])))
 
 

@@ -76,8 +76,8 @@ class GammaByVariance(AbstractFamily):
     def centred(self, value):
         return {"mean": value, "variance": value**2 / 4}
 
-    def _frozen(self, params):
-        return Gamma()._frozen(_by_concentration(params))
+    def marginals(self, params):
+        return Gamma().marginals(_by_concentration(params))
 
 
 def _by_concentration(params: Params) -> Params:

@@ -241,6 +241,6 @@ class JointNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         log_sd = np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
         return self.chart.of_normal(np.asarray(params["loc"]), log_sd)

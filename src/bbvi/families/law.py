@@ -64,9 +64,9 @@ class AbstractLaw(eqx.Module):
     def frozen(self, values: dict[str, np.ndarray]) -> Any:
         """Return an object with `mean()`, `std()` and `ppf(p)` at these parameters (constrained), as scipy.stats has them.
 
-        None, where there is none: then posteriors answer by draws.
+        NotImplementedError, where there is none: then posteriors answer by draws.
         """
-        return None
+        raise NotImplementedError
 
     def information(self, params: Params) -> Params | None:
         """Return the Fisher information of each entry of lambda_i, if it is known and that of different entries is 0."""

@@ -1,7 +1,9 @@
 """Beta and Dirichlet, by their means and total concentrations."""
 
 from abc import abstractmethod
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,21 +94,18 @@ class Dirichlet(AbstractShares):
     One vector is one factor of q.
     """
 
-    k: int
-
-    @property
-    def chart(self):
-        return Simplex(self.k)
+    chart: Any = eqx.field(converter=Simplex)
 
     def parameters(self):
-        return {"concentration": positive_parameter(2.0 * self.k), "mean": Parameter((self.k,), constraints.simplex)}
+        mean = Parameter(self.chart.shape, constraints.simplex)
+        return {"concentration": positive_parameter(2.0 * self.chart.k), "mean": mean}
 
     def _concentrations(self, params: Params) -> Array:
         return jnp.exp(self._log_concentrations(params))
 
     def sample(self, params, address):
         a = self._concentrations(params)
-        draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(self.k, dtype=jnp.uint32)))
+        draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(len(a), dtype=jnp.uint32)))
         return draws - logsumexp(draws)
 
     def log_prob(self, params, coordinates):
@@ -125,10 +124,10 @@ class Dirichlet(AbstractShares):
         return {"concentration": after[0], "mean": log_concentrations[:-1] - after[1:] + self._left()}
 
     def _left(self) -> np.ndarray:
-        return np.log(np.arange(self.k - 1, 0, -1))
+        return np.log(np.arange(self.chart.k - 1, 0, -1))
 
     def centred(self, value):
-        return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
+        return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.chart.k), "mean": value}
 
     def marginals(self, params):
         a = np.asarray(self._concentrations(params), np.float64)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +28,10 @@ class AbstractLogit(AbstractFamily):
     def parameters(self):
         return {"logits": Parameter((), constraints.real)}
 
+    def information(self, params):
+        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
+        return {"logits": self.chart.top * jnp.maximum(variance, smallest(variance))}  # type: ignore[attr-defined]
+
 
 class Bernoulli(AbstractLogit):
     """Bernoulli by its logit."""
@@ -39,10 +44,6 @@ class Bernoulli(AbstractLogit):
     def log_prob(self, params, coordinates):
         return -softplus(jnp.where(coordinates == 1, -1, 1) * params["logits"])
 
-    def information(self, params):
-        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
-        return {"logits": jnp.maximum(variance, smallest(variance))}
-
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, -2.0)}
 
@@ -53,10 +54,8 @@ class Bernoulli(AbstractLogit):
 class AbstractCategories(AbstractFamily):
     """k categories by k logits."""
 
-    k: int
-
     def parameters(self):
-        return {"logits": Parameter((self.k,), constraints.real_vector)}
+        return {"logits": Parameter((self.chart.num_categories,), constraints.real_vector)}
 
     def natural_gradient(self, params, gradient):
         p = softmax(params["logits"])
@@ -68,31 +67,27 @@ class AbstractCategories(AbstractFamily):
 class Categorical(AbstractCategories):
     """Categorical over 0 .. k-1; category codes have no moments."""
 
-    @property
-    def chart(self):
-        return Categories(self.k)
+    chart: Any = eqx.field(converter=Categories)
 
     def sample(self, params, address):
         cumulative = jnp.cumsum(softmax(params["logits"]))
         return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
 
     def log_prob(self, params, coordinates):
-        picked = jnp.arange(self.k) == coordinates
+        picked = jnp.arange(self.chart.k) == coordinates
         return jnp.where(picked, log_softmax(params["logits"]), 0).sum()
 
     def centred(self, value):
-        return {"logits": jnp.where(jnp.arange(self.k) == value[..., None], 2.0, 0.0)}
+        return {"logits": jnp.where(jnp.arange(self.chart.k) == value[..., None], 2.0, 0.0)}
 
 
 class OneHot(AbstractCategories):
     """Categorical over k values; a value is a vector of k integers, and one factor of q."""
 
-    @property
-    def chart(self):
-        return OneHotVectors(self.k)
+    chart: Any = eqx.field(converter=OneHotVectors)
 
     def sample(self, params, address):
-        return jax.nn.one_hot(Categorical(self.k).sample(params, address), self.k, dtype=int)
+        return jax.nn.one_hot(Categorical(self.chart.k).sample(params, address), self.chart.k, dtype=int)
 
     def log_prob(self, params, coordinates):
         return jnp.where(coordinates == 1, log_softmax(params["logits"]), 0).sum()

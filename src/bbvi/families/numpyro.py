@@ -13,7 +13,7 @@ from numpyro.distributions import biject_to, constraints
 
 from bbvi.families.abstract import AbstractFamily, Fixed
 from bbvi.families.beta import Beta, Dirichlet
-from bbvi.families.charts import AbstractChart, Counts, Through
+from bbvi.families.charts import AbstractChart
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
@@ -45,16 +45,7 @@ class Plain(AbstractChart):
 
     support: constraints.Constraint
     shape = ()
-
-    @property
-    def unconstrained(self):
-        return Through(self.support)
-
-    def some_values(self, shape, generator):
-        if not self.is_discrete:
-            return self.unconstrained.some_values(shape, generator)
-        top = 1 if self.support == constraints.boolean else getattr(self.support, "upper_bound", None)
-        return Counts(top).some_values(shape, generator)
+    is_unconstrained = False
 
 
 class NumpyroFamily(AbstractFamily):
@@ -114,7 +105,7 @@ def resolve(q: Any, num_categories: int) -> AbstractFamily:
         if q.args:
             raise TypeError("q=functools.partial(...) must fix its arguments by keyword")
         q, fixed = q.func, {name: _number(name, value) for name, value in q.keywords.items()}
-    if inspect.isfunction(q) and getattr(dist, q.__name__, None) is q:  # it chooses a class by the argument it gets
+    if inspect.isfunction(q) and getattr(dist, q.__name__, None) == q:  # it chooses a class by the argument it gets
         q = getattr(dist, f"{q.__name__}Logits", q)
     if isinstance(q, dist.Distribution):
         name = type(q).__name__

@@ -139,10 +139,10 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
     unknown = set(fixed) - set(q.arg_constraints)
     if unknown:
         raise TypeError(f"{q.__name__} has no argument {sorted(unknown)}; it has {sorted(q.arg_constraints)}")
-    for name, constraint in q.arg_constraints.items():
-        if name in fixed:
-            continue
-        if isinstance(q.support, type(constraints.dependent)) and isinstance(constraint, type(constraints.dependent)):
+    family, dependent = NumpyroFamily(q, tuple(sorted(fixed.items()))), type(constraints.dependent)
+    for name, entry in family.parameters().items():
+        constraint = entry.constraint
+        if isinstance(q.support, dependent) and isinstance(constraint, dependent):
             raise _moving_support(q)
         if constraint.is_discrete:
             raise TypeError(
@@ -154,7 +154,6 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
                 f"{q.__name__} is not a family of independent scalars (argument {name!r} is {constraint}); "
                 "mean-field q takes one scalar distribution for each element"
             )
-    family = NumpyroFamily(q, tuple(sorted(fixed.items())))
     # the score's mean is zero only where the support does not depend on lambda
     if family.chart.support != family._build({name: jnp.ones(()) for name in family.parameters()}).support:
         raise _moving_support(q)

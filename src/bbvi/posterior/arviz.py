@@ -47,8 +47,5 @@ def flat_draws(group: Any) -> dict[str, np.ndarray]:
         >>> flat_draws(data.posterior)["x"].shape
         (10, 3)
     """
-    found = {}
-    for name, variable in group.data_vars.items():
-        values = variable.transpose("chain", "draw", ...).values
-        found[str(name)] = values.reshape(-1, *values.shape[2:])
-    return found
+    values = {str(name): x.transpose("chain", "draw", ...).values for name, x in group.data_vars.items()}
+    return {name: x.reshape(-1, *x.shape[2:]) for name, x in values.items()}

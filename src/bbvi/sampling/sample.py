@@ -224,12 +224,9 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
 
 def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
     """Raise unless the log joint is finite where the chains start."""
-
-    def at(u: list[Arrays], lanes: list[Lanes]) -> list[Arrays]:
-        return jax.tree.map(lambda term: jnp.isfinite(term).all(), evaluate(scene, points(scene, u), lanes))
-
-    fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)), **for_one_run())(state.u, lanes)
-    broken = [name for part in fine for name, ok in part.items() if not ok.all()]
+    terms_at = jax.vmap(lambda u, lanes: evaluate(scene, points(scene, u), lanes), in_axes=(0, None))
+    terms = eqx.filter_jit(terms_at, **for_one_run())(state.u, lanes)
+    broken = [name for part in terms for name, term in part.items() if not np.isfinite(term).all()]
     if broken:
         raise ValueError(
             f"{broken[0]} is not finite where the chains start; give init= with a value inside the posterior's support, "

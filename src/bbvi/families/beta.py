@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Simplex, Unit, marginal, smallest
-from bbvi.families.law import Parameter, Params, positive_parameter
+from bbvi.families.law import Parameter, Params, always, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
@@ -56,9 +56,7 @@ class Beta(AbstractShares):
     """Beta by its mean and total concentration; draws are held as logits, where neither end underflows."""
 
     chart = Unit()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(4.0), "mean": Parameter((), constraints.unit_interval)}
+    parameters = always(concentration=positive_parameter(4.0), mean=Parameter((), constraints.unit_interval))
 
     def _both(self, params: Params) -> tuple[Array, Array]:
         total = jnp.exp(params["concentration"])

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Counts, smallest
 from bbvi.families.discrete import AbstractLogit, Poisson
-from bbvi.families.law import positive_parameter
+from bbvi.families.law import always, positive_parameter
 from bbvi.numerics.samplers import log_gamma, standard_exponential
 from bbvi.numerics.special import lgamma, polynomial
 
@@ -50,9 +50,7 @@ class NegativeBinomial(AbstractFamily):
     """
 
     chart = Counts()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(4.0), "mean": positive_parameter()}
+    parameters = always(concentration=positive_parameter(4.0), mean=positive_parameter())
 
     def sample(self, params, address):
         concentration = jnp.exp(params["concentration"])

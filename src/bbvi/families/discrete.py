@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, marginal, smallest
-from bbvi.families.law import Parameter, positive_parameter
+from bbvi.families.law import Parameter, always, positive_parameter
 from bbvi.numerics.samplers import poisson
 
 
@@ -25,8 +25,7 @@ def _indicator(p: np.ndarray) -> Any:
 class AbstractLogit(AbstractFamily):
     """A family given by the logit of one probability."""
 
-    def parameters(self):
-        return {"logits": Parameter((), constraints.real)}
+    parameters = always(logits=Parameter((), constraints.real))
 
     def information(self, params):
         variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
@@ -103,9 +102,7 @@ class Poisson(AbstractFamily):
     """Poisson by the logarithm of its rate."""
 
     chart = Counts()
-
-    def parameters(self):
-        return {"rate": positive_parameter()}
+    parameters = always(rate=positive_parameter())
 
     def sample(self, params, address):
         return poisson(address, params["rate"])

@@ -1,6 +1,7 @@
 """Eq. 4: the distribution of one draw's coordinates: its parameters lambda_i, its draws, its density and its score."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -40,6 +41,11 @@ class Parameter(eqx.Module):
 def positive_parameter(start: float = 1.0) -> Parameter:
     """Describe a positive number, fitted as its logarithm; a random start is around `start`."""
     return Parameter((), constraints.positive, start=float(np.log(start)))
+
+
+def always(**entries: Parameter) -> Callable[[Any], dict[str, Parameter]]:
+    """Make the method `parameters` of a law whose entries of lambda_i do not depend on the law's fields."""
+    return lambda self: dict(entries)
 
 
 class AbstractLaw(eqx.Module):

@@ -238,7 +238,7 @@ class Exact:
             return np.arange(2)
         if hasattr(latent.family.chart.support, "upper_bound"):
             return np.arange(latent.family.chart.support.upper_bound + 1)
-        return np.arange(np.max(latent.family.quantile(self.posterior.params[name], 1 - 1e-12)) + 1)
+        return np.arange(np.max(latent.family.marginals(self.posterior.params[name]).ppf(1 - 1e-12)) + 1)
 
     def outcomes(self) -> dict[str, np.ndarray]:
         """All outcomes of all latents, {latent: (outcome, [group,] *factors)}; padding stays 0."""

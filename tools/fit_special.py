@@ -1,4 +1,6 @@
-"""Fit the polynomials of `bbvi.numerics.special` and of the inverse normal; prints what those files hold."""
+"""Fit the polynomials of `bbvi.numerics.special` and of the inverse normal; prints what `special.csv` holds, and the errors on stderr."""
+
+import sys
 
 import numpy as np
 import scipy.special
@@ -72,14 +74,15 @@ NORMAL_SCALE = 7.65  # w runs from 0 to just over -log(4 * 2**-24) = 15.25
 if __name__ == "__main__":
     one = np.ones_like
     fits = {
-        "log gamma, middle": minimax(log_gamma_middle, lambda t: np.abs((t + HALF) * (t + HALF - 1)), (-HALF, HALF), 9),
-        "log gamma, rest": minimax(log_gamma_rest, np.sqrt, (1e-4, EDGE**-2), 2),
-        "digamma, middle": minimax(digamma_middle, lambda t: np.abs(t + HALF - ROOT + 1), (-HALF, HALF), 11),
-        "digamma, rest": minimax(digamma_rest, lambda v: v, (1e-4, EDGE**-2), 3),
+        "log_gamma_middle": minimax(log_gamma_middle, lambda t: np.abs((t + HALF) * (t + HALF - 1)), (-HALF, HALF), 9),
+        "log_gamma_rest": minimax(log_gamma_rest, np.sqrt, (1e-4, EDGE**-2), 2),
+        "digamma_middle": minimax(digamma_middle, lambda t: np.abs(t + HALF - ROOT + 1), (-HALF, HALF), 11),
+        "digamma_rest": minimax(digamma_rest, lambda v: v, (1e-4, EDGE**-2), 3),
         "logarithm": minimax(logarithm, one, (np.sqrt(0.5) - 1, np.sqrt(2) - 1), 8),
         "sine": minimax(sine, one, (1e-9, 0.25), 4),
         "cotangent": minimax(cotangent, one, (1e-9, 0.25), 6),
-        "inverse normal": minimax(inverse_normal, lambda t: np.sqrt(-np.expm1(-(t + 1) * NORMAL_SCALE)), (-1, 1), 15),
+        "inverse_normal": minimax(inverse_normal, lambda t: np.sqrt(-np.expm1(-(t + 1) * NORMAL_SCALE)), (-1, 1), 15),
     }
     for name, (coefficients, error) in fits.items():
-        print(f"{name}: error {error:.1e}\n  ({', '.join(f'{c:.9g}' for c in coefficients)})")
+        print(f"{name}: error {error:.1e}", file=sys.stderr)
+        print(name, *(f"{c:.9g}" for c in coefficients), sep=",")

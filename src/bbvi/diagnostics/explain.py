@@ -156,16 +156,12 @@ def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Pro
 
 
 def _readings(scope: Scope, term: str, row: Any) -> dict[str, AbstractPattern]:
-    found = {}
-    for name in scope.problem.latents:
-        pattern = scope.patterns.get(name, {}).get(term)
-        chosen = scope.look_ups.get(name, {}).get(term)
-        if pattern is not None:
-            found[name] = pattern
-        elif chosen is not None:
-            rows, columns = chosen.pairs(scope.indices(row)).nonzero()
+    found = {name: of[term] for name, of in scope.patterns.items() if term in of}
+    for name, of in scope.look_ups.items():
+        if term in of and name not in found:
+            rows, columns = of[term].pairs(scope.indices(row)).nonzero()
             found[name] = Scattered(rows, columns, math.prod(scope.shapes[term]), scope.problem.shape(name))
-    return found
+    return {name: found[name] for name in scope.problem.latents if name in found}
 
 
 def _params(problem: Problem, posterior: Posterior | None, group: int) -> Lambda:

@@ -32,19 +32,8 @@ class AbstractFamily(AbstractLaw):
         """Return what is not fitted, under the names that a user gave it by."""
         return {}
 
-    def moments(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return mean and standard deviation for any number of factors at once; None where only draws can tell."""
-        frozen = self._frozen(params)
-        return None if frozen is None else (frozen.mean(), frozen.std())
-
-    def quantile(self, params: Params, p: float) -> np.ndarray | None:
-        """Return the marginal quantile, as `moments`."""
-        frozen = self._frozen(params)
-        if frozen is None:
-            return None
-        return frozen.ppf(p).astype(int) if self.chart.is_discrete else frozen.ppf(p)
-
-    def _frozen(self, params: Params) -> Any:
+    def marginals(self, params: Params) -> Any:
+        """Return what `frozen` does, at unconstrained lambda, for any number of factors at once."""
         return self.frozen({name: np.asarray(v, np.float64) for name, v in constrain(self, params).items()})
 
 

@@ -1,7 +1,9 @@
 """Beta and Dirichlet, by their means and total concentrations."""
 
 from abc import abstractmethod
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Simplex, Unit, marginal, smallest
-from bbvi.families.law import Parameter, Params, positive_parameter
+from bbvi.families.law import Parameter, Params, always, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
@@ -54,9 +56,7 @@ class Beta(AbstractShares):
     """Beta by its mean and total concentration; draws are held as logits, where neither end underflows."""
 
     chart = Unit()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(4.0), "mean": Parameter((), constraints.unit_interval)}
+    parameters = always(concentration=positive_parameter(4.0), mean=Parameter((), constraints.unit_interval))
 
     def _both(self, params: Params) -> tuple[Array, Array]:
         total = jnp.exp(params["concentration"])
@@ -81,7 +81,7 @@ class Beta(AbstractShares):
     def centred(self, value):
         return {"concentration": jnp.full_like(value, 4.0), "mean": value}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         a, b = self._both(params)
         return scipy.stats.beta(np.asarray(a, np.float64), np.asarray(b, np.float64))
 
@@ -92,21 +92,18 @@ class Dirichlet(AbstractShares):
     One vector is one factor of q.
     """
 
-    k: int
-
-    @property
-    def chart(self):
-        return Simplex(self.k)
+    chart: Any = eqx.field(converter=Simplex)
 
     def parameters(self):
-        return {"concentration": positive_parameter(2.0 * self.k), "mean": Parameter((self.k,), constraints.simplex)}
+        mean = Parameter(self.chart.shape, constraints.simplex)
+        return {"concentration": positive_parameter(2.0 * self.chart.k), "mean": mean}
 
     def _concentrations(self, params: Params) -> Array:
         return jnp.exp(self._log_concentrations(params))
 
     def sample(self, params, address):
         a = self._concentrations(params)
-        draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(self.k, dtype=jnp.uint32)))
+        draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(len(a), dtype=jnp.uint32)))
         return draws - logsumexp(draws)
 
     def log_prob(self, params, coordinates):
@@ -125,12 +122,12 @@ class Dirichlet(AbstractShares):
         return {"concentration": after[0], "mean": log_concentrations[:-1] - after[1:] + self._left()}
 
     def _left(self) -> np.ndarray:
-        return np.log(np.arange(self.k - 1, 0, -1))
+        return np.log(np.arange(self.chart.k - 1, 0, -1))
 
     def centred(self, value):
-        return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.k), "mean": value}
+        return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.chart.k), "mean": value}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         a = np.asarray(self._concentrations(params), np.float64)
         total = a.sum(-1, keepdims=True)
         std = np.sqrt(a * (total - a) / (total**2 * (total + 1)))

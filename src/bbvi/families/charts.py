@@ -7,7 +7,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -46,14 +46,17 @@ class AbstractChart(eqx.Module):
         support: eqx.AbstractVar[constraints.Constraint]
         shape: eqx.AbstractVar[tuple[int, ...]]  # of one value
 
+    #: whether coordinates may be any real numbers, with a `log_slope`
+    is_unconstrained: ClassVar[bool] = True
+
     @property
     def is_discrete(self) -> bool:
         return bool(self.support.is_discrete)
 
     @property
     def num_categories(self) -> int:
-        """How many categories a value chooses between, or shares 1 among: one for each entry of a vector."""
-        return self.shape[0] if self.shape else 1
+        """How many categories a value chooses between, or shares 1 among."""
+        return getattr(self, "k", 1)
 
     @property
     def coordinates_shape(self) -> tuple[int, ...]:
@@ -62,7 +65,7 @@ class AbstractChart(eqx.Module):
     @property
     def unconstrained(self) -> "AbstractChart":
         """The chart of the same support whose coordinates are any real numbers, for Normals."""
-        return self
+        return self if self.is_unconstrained else Through(self.support, self.shape)
 
     def values(self) -> np.ndarray | None:
         """List the coordinates of all values, `(values, *shape)`, where these are few enough."""
@@ -90,14 +93,17 @@ class AbstractChart(eqx.Module):
 
     def some_values(self, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
         """Draw arbitrary values, `(*shape, *self.shape)`, for a trial of the model."""
+        if self.is_discrete:
+            top = 1 if self.support == constraints.boolean else getattr(self.support, "upper_bound", _FEW)
+            return generator.integers(0, top, shape, endpoint=True).astype(np.int32)
         chart = self.unconstrained
         raw = generator.normal(size=(*shape, *chart.coordinates_shape))
         return np.asarray(chart.value(jnp.asarray(raw, float)))
 
-    def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace | None:
-        """Return the marginals of z whose coordinates are Normal; None where only draws can tell."""
+    def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace:
+        """Return the marginals of z whose coordinates are Normal."""
         if self.support.event_dim:
-            return None
+            raise NotImplementedError("only draws can tell")
         values = np.asarray(self.value(jnp.asarray(loc[..., None] + np.exp(log_sd)[..., None] * _NODES)))
         mean = (values * _WEIGHTS).sum(-1)
         std = np.sqrt((_WEIGHTS * (values - mean[..., None]) ** 2).sum(-1))
@@ -155,10 +161,7 @@ class Unit(AbstractChart):
 
     support = constraints.unit_interval
     shape = ()
-
-    @property
-    def unconstrained(self):
-        return Through(self.support)
+    is_unconstrained = False
 
     def value(self, coordinates):
         dtype = jnp.finfo(jnp.result_type(coordinates))
@@ -175,19 +178,21 @@ class Unit(AbstractChart):
         return -softplus(coordinates) - softplus(-coordinates)
 
 
-class Simplex(AbstractLogarithms):
-    """Vectors of k positive numbers that sum to 1, held as log z."""
+class AbstractCategoryVectors(AbstractChart):
+    """Vectors with an entry for each of k categories."""
 
     k: int
-    support = constraints.simplex
 
     @property
     def shape(self):
         return (self.k,)
 
-    @property
-    def unconstrained(self):
-        return Through(self.support, self.shape)
+
+class Simplex(AbstractCategoryVectors, AbstractLogarithms):
+    """Vectors of k positive numbers that sum to 1, held as log z."""
+
+    support = constraints.simplex
+    is_unconstrained = False
 
 
 class Through(AbstractChart):
@@ -227,9 +232,6 @@ class AbstractIntegers(AbstractChart):
     def values(self):
         return None if self.top is None else np.arange(self.top + 1)
 
-    def some_values(self, shape, generator):
-        return generator.integers(0, _FEW if self.top is None else self.top, shape, endpoint=True).astype(np.int32)
-
 
 class Binary(AbstractIntegers):
     """0 or 1."""
@@ -246,10 +248,6 @@ class Categories(AbstractIntegers):
     @property
     def top(self):
         return self.k - 1
-
-    @property
-    def num_categories(self):
-        return self.k
 
 
 class Counts(AbstractIntegers):
@@ -268,15 +266,10 @@ class _OneHot(constraints.ParameterFreeConstraint):
         return jnp.all((x == 0) | (x == 1), axis=-1) & (jnp.sum(x, axis=-1) == 1)
 
 
-class OneHotVectors(AbstractChart):
+class OneHotVectors(AbstractCategoryVectors):
     """Vectors of k integers, one of them 1 and the others 0."""
 
-    k: int
     support = _OneHot()
-
-    @property
-    def shape(self):
-        return (self.k,)
 
     def values(self):
         return np.eye(self.k, dtype=int)

@@ -1,5 +1,8 @@
 """Families of counts beside the Poisson."""
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +13,7 @@ from jaxtyping import Array
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Counts, smallest
 from bbvi.families.discrete import AbstractLogit, Poisson
-from bbvi.families.law import positive_parameter
+from bbvi.families.law import always, positive_parameter
 from bbvi.numerics.samplers import log_gamma, standard_exponential
 from bbvi.numerics.special import lgamma, polynomial
 
@@ -47,9 +50,7 @@ class NegativeBinomial(AbstractFamily):
     """
 
     chart = Counts()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(4.0), "mean": positive_parameter()}
+    parameters = always(concentration=positive_parameter(4.0), mean=positive_parameter())
 
     def sample(self, params, address):
         concentration = jnp.exp(params["concentration"])
@@ -78,30 +79,22 @@ def _log_rising(z: Array, c: Array) -> Array:
 
 
 class Binomial(AbstractLogit):
-    """Binomial of `total_count` trials by its logit: drawn by inversion, from the sums of its probabilities."""
+    """Binomial of `chart.top` trials by its logit: drawn by inversion, from the sums of its probabilities."""
 
-    total_count: int
-
-    @property
-    def chart(self):
-        return Counts(self.total_count)
+    chart: Any = eqx.field(converter=Counts)
 
     def sample(self, params, address):
-        log_p = jax.vmap(lambda z: self.log_prob(params, z))(jnp.arange(self.total_count + 1))
+        log_p = jax.vmap(lambda z: self.log_prob(params, z))(self.chart.values())
         cumulative = jnp.cumsum(jnp.exp(log_p))
         return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
 
     def log_prob(self, params, coordinates):
-        z, n = coordinates * 1.0, float(self.total_count)
+        z, n = coordinates * 1.0, float(self.chart.top)
         choose = lgamma(jnp.asarray(n + 1)) - lgamma(z + 1) - lgamma(n - z + 1)
         return choose - z * softplus(-params["logits"]) - (n - z) * softplus(params["logits"])
 
-    def information(self, params):
-        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
-        return {"logits": self.total_count * jnp.maximum(variance, smallest(variance))}
-
     def centred(self, value):
-        return {"logits": jnp.log(value + 0.5) - jnp.log(self.total_count - value + 0.5)}
+        return {"logits": jnp.log(value + 0.5) - jnp.log(self.chart.top - value + 0.5)}
 
     def frozen(self, values):
-        return scipy.stats.binom(self.total_count, 1 / (1 + np.exp(-values["logits"])))
+        return scipy.stats.binom(self.chart.top, 1 / (1 + np.exp(-values["logits"])))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, marginal, smallest
-from bbvi.families.law import Parameter, positive_parameter
+from bbvi.families.law import Parameter, always, positive_parameter
 from bbvi.numerics.samplers import poisson
 
 
@@ -24,8 +25,11 @@ def _indicator(p: np.ndarray) -> Any:
 class AbstractLogit(AbstractFamily):
     """A family given by the logit of one probability."""
 
-    def parameters(self):
-        return {"logits": Parameter((), constraints.real)}
+    parameters = always(logits=Parameter((), constraints.real))
+
+    def information(self, params):
+        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
+        return {"logits": self.chart.top * jnp.maximum(variance, smallest(variance))}  # type: ignore[attr-defined]
 
 
 class Bernoulli(AbstractLogit):
@@ -39,24 +43,18 @@ class Bernoulli(AbstractLogit):
     def log_prob(self, params, coordinates):
         return -softplus(jnp.where(coordinates == 1, -1, 1) * params["logits"])
 
-    def information(self, params):
-        variance = sigmoid(params["logits"]) * sigmoid(-params["logits"])
-        return {"logits": jnp.maximum(variance, smallest(variance))}
-
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, -2.0)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         return _indicator(np.asarray(sigmoid(params["logits"])))
 
 
 class AbstractCategories(AbstractFamily):
     """k categories by k logits."""
 
-    k: int
-
     def parameters(self):
-        return {"logits": Parameter((self.k,), constraints.real_vector)}
+        return {"logits": Parameter((self.chart.num_categories,), constraints.real_vector)}
 
     def natural_gradient(self, params, gradient):
         p = softmax(params["logits"])
@@ -68,31 +66,27 @@ class AbstractCategories(AbstractFamily):
 class Categorical(AbstractCategories):
     """Categorical over 0 .. k-1; category codes have no moments."""
 
-    @property
-    def chart(self):
-        return Categories(self.k)
+    chart: Any = eqx.field(converter=Categories)
 
     def sample(self, params, address):
         cumulative = jnp.cumsum(softmax(params["logits"]))
         return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
 
     def log_prob(self, params, coordinates):
-        picked = jnp.arange(self.k) == coordinates
+        picked = jnp.arange(self.chart.k) == coordinates
         return jnp.where(picked, log_softmax(params["logits"]), 0).sum()
 
     def centred(self, value):
-        return {"logits": jnp.where(jnp.arange(self.k) == value[..., None], 2.0, 0.0)}
+        return {"logits": jnp.where(jnp.arange(self.chart.k) == value[..., None], 2.0, 0.0)}
 
 
 class OneHot(AbstractCategories):
     """Categorical over k values; a value is a vector of k integers, and one factor of q."""
 
-    @property
-    def chart(self):
-        return OneHotVectors(self.k)
+    chart: Any = eqx.field(converter=OneHotVectors)
 
     def sample(self, params, address):
-        return jax.nn.one_hot(Categorical(self.k).sample(params, address), self.k, dtype=int)
+        return jax.nn.one_hot(Categorical(self.chart.k).sample(params, address), self.chart.k, dtype=int)
 
     def log_prob(self, params, coordinates):
         return jnp.where(coordinates == 1, log_softmax(params["logits"]), 0).sum()
@@ -100,7 +94,7 @@ class OneHot(AbstractCategories):
     def centred(self, value):
         return {"logits": jnp.where(value == 1, 2.0, 0.0)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         return _indicator(np.asarray(softmax(params["logits"])))
 
 
@@ -108,9 +102,7 @@ class Poisson(AbstractFamily):
     """Poisson by the logarithm of its rate."""
 
     chart = Counts()
-
-    def parameters(self):
-        return {"rate": positive_parameter()}
+    parameters = always(rate=positive_parameter())
 
     def sample(self, params, address):
         return poisson(address, params["rate"])

@@ -6,7 +6,7 @@ import scipy.special
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Positive, marginal, smallest
-from bbvi.families.law import Params, positive_parameter
+from bbvi.families.law import Params, always, positive_parameter
 from bbvi.numerics.samplers import log_gamma
 from bbvi.numerics.special import lgamma, trigamma_excess
 from bbvi.numerics.xla import mark
@@ -20,9 +20,7 @@ class Gamma(AbstractFamily):
     """
 
     chart = Positive()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(4.0), "mean": positive_parameter()}
+    parameters = always(concentration=positive_parameter(4.0), mean=positive_parameter())
 
     def sample(self, params, address):
         concentration = jnp.exp(params["concentration"])
@@ -55,9 +53,7 @@ class GammaByVariance(AbstractFamily):
     """Gamma by mean and variance, the supplement's parameterisation, both on the log scale."""
 
     chart = Positive()
-
-    def parameters(self):
-        return {"mean": positive_parameter(), "variance": positive_parameter(0.25)}
+    parameters = always(mean=positive_parameter(), variance=positive_parameter(0.25))
 
     def sample(self, params, address):
         return Gamma().sample(_by_concentration(params), address)
@@ -76,8 +72,8 @@ class GammaByVariance(AbstractFamily):
     def centred(self, value):
         return {"mean": value, "variance": value**2 / 4}
 
-    def _frozen(self, params):
-        return Gamma()._frozen(_by_concentration(params))
+    def marginals(self, params):
+        return Gamma().marginals(_by_concentration(params))
 
 
 def _by_concentration(params: Params) -> Params:

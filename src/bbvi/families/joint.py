@@ -219,15 +219,12 @@ class JointNormal(AbstractFamily):
     def settings(self):
         return vars(self.covariance)
 
-    @property
-    def _size(self) -> int:
-        return self.chart.coordinates_shape[0]
-
     def parameters(self):
-        return {**location_and_scale((self._size,)), **self.covariance.parameters(self._size)}
+        shape = self.chart.coordinates_shape
+        return {**location_and_scale(shape), **self.covariance.parameters(*shape)}
 
     def sample(self, params, address):
-        noise = standard_normals(address, (self.covariance.num_normals(self._size),))
+        noise = standard_normals(address, (self.covariance.num_normals(*self.chart.coordinates_shape),))
         return params["loc"] + jnp.exp(params["scale"]) * self.covariance.correlate(params, noise)
 
     def log_prob(self, params, coordinates):
@@ -241,6 +238,6 @@ class JointNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         log_sd = np.asarray(params["scale"]) + np.log(self.covariance.sd(params))
         return self.chart.of_normal(np.asarray(params["loc"]), log_sd)

@@ -1,6 +1,7 @@
 """Eq. 4: the distribution of one draw's coordinates: its parameters lambda_i, its draws, its density and its score."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -42,6 +43,11 @@ def positive_parameter(start: float = 1.0) -> Parameter:
     return Parameter((), constraints.positive, start=float(np.log(start)))
 
 
+def always(**entries: Parameter) -> Callable[[Any], dict[str, Parameter]]:
+    """Make the method `parameters` of a law whose entries of lambda_i do not depend on the law's fields."""
+    return lambda self: dict(entries)
+
+
 class AbstractLaw(eqx.Module):
     """The distribution of the coordinates of one draw, for one factor; three methods make one, the others refine it."""
 
@@ -64,9 +70,9 @@ class AbstractLaw(eqx.Module):
     def frozen(self, values: dict[str, np.ndarray]) -> Any:
         """Return an object with `mean()`, `std()` and `ppf(p)` at these parameters (constrained), as scipy.stats has them.
 
-        None, where there is none: then posteriors answer by draws.
+        NotImplementedError, where there is none: then posteriors answer by draws.
         """
-        return None
+        raise NotImplementedError
 
     def information(self, params: Params) -> Params | None:
         """Return the Fisher information of each entry of lambda_i, if it is known and that of different entries is 0."""

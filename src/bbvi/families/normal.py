@@ -57,7 +57,7 @@ class AbstractNormal(AbstractFamily):
     def centred(self, value):
         return {"loc": self.chart.coordinates(value), "scale": jnp.ones_like(value)}
 
-    def _frozen(self, params):
+    def marginals(self, params):
         return self.chart.of_normal(np.asarray(params["loc"]), np.asarray(params["scale"]))
 
 

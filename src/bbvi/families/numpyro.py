@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +13,7 @@ from numpyro.distributions import biject_to, constraints
 
 from bbvi.families.abstract import AbstractFamily, Fixed
 from bbvi.families.beta import Beta, Dirichlet
-from bbvi.families.charts import AbstractChart, Counts, Through
+from bbvi.families.charts import AbstractChart
 from bbvi.families.counts import Binomial, Geometric, NegativeBinomial
 from bbvi.families.discrete import Bernoulli, Categorical, Poisson
 from bbvi.families.gamma import Gamma, GammaByVariance
@@ -24,36 +24,19 @@ from bbvi.families.normal import LogNormal, Normal
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
 
-# in numpyro these are functions that choose a class by the argument they get
-_FACTORIES: dict[Any, type[dist.Distribution]] = {
-    dist.Bernoulli: dist.BernoulliLogits,
-    dist.Categorical: dist.CategoricalLogits,
-    dist.Binomial: dist.BinomialLogits,
-    dist.Geometric: dist.GeometricLogits,
-}
-if "NegativeBinomial" in dist.__all__:  # from numpyro 0.22 on
-    _FACTORIES[dist.NegativeBinomial] = dist.NegativeBinomialLogits
-
-# families of our own by the number of categories, which most ignore; with a fixed parameter they are numpyro's
-_OURS: dict[type[dist.Distribution], Callable[[int], AbstractFamily]] = {
-    dist.Normal: lambda k: Normal(),
-    dist.LogNormal: lambda k: LogNormal(),
-    dist.Gamma: lambda k: Gamma(),
-    GammaE: lambda k: GammaByVariance(),
-    dist.Beta: lambda k: Beta(),
-    dist.Dirichlet: Dirichlet,
-    dist.BernoulliLogits: lambda k: Bernoulli(),
-    dist.CategoricalLogits: Categorical,
-    dist.Poisson: lambda k: Poisson(),
-}
-
-# those of which a parameter can be fixed; the first have the names of numpyro's
-_NAMESAKES = (StudentT, Laplace, Logistic, HalfNormal, Exponential, Weibull, InverseGamma, Kumaraswamy)
-_NEGATIVE_BINOMIALS = (dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs)
-_WITH_FIXED: dict[type[dist.Distribution], AbstractFamily] = {
-    **{getattr(dist, family.__name__): family() for family in _NAMESAKES},
-    **dict.fromkeys((dist.GeometricLogits, dist.GeometricProbs), Geometric()),
-    **dict.fromkeys(_NEGATIVE_BINOMIALS, NegativeBinomial()),
+# with a fixed parameter these are numpyro's
+_WHOLE = (Normal, LogNormal, Gamma, GammaByVariance, Beta, Dirichlet, Bernoulli, Categorical, Poisson)
+_NAMESAKES = (
+    Normal, LogNormal, Gamma, Beta, Dirichlet, Poisson, StudentT, Laplace, Logistic, HalfNormal, Exponential, Weibull,
+    InverseGamma, Kumaraswamy,
+)  # fmt: skip
+_OURS: dict[type[dist.Distribution], type[AbstractFamily]] = {
+    **{getattr(dist, own.__name__): own for own in _NAMESAKES},
+    **dict.fromkeys((dist.GeometricLogits, dist.GeometricProbs), Geometric),
+    **dict.fromkeys(
+        (dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs), NegativeBinomial
+    ),
+    **{GammaE: GammaByVariance, dist.BernoulliLogits: Bernoulli, dist.CategoricalLogits: Categorical},
 }
 
 
@@ -62,16 +45,7 @@ class Plain(AbstractChart):
 
     support: constraints.Constraint
     shape = ()
-
-    @property
-    def unconstrained(self):
-        return Through(self.support)
-
-    def some_values(self, shape, generator):
-        if not self.is_discrete:
-            return self.unconstrained.some_values(shape, generator)
-        top = 1 if self.support == constraints.boolean else getattr(self.support, "upper_bound", None)
-        return Counts(top).some_values(shape, generator)
+    is_unconstrained = False
 
 
 class NumpyroFamily(AbstractFamily):
@@ -112,20 +86,14 @@ class NumpyroFamily(AbstractFamily):
         start = {name: jnp.zeros_like(value) for name in self.parameters()}
         return {**constrain(self, start), "loc": value}
 
-    def moments(self, params):
-        try:
-            built = self._build(params)
-            mean, variance = np.asarray(built.mean), np.asarray(built.variance)
-        except NotImplementedError:
-            return None
+    def marginals(self, params):
+        built = self._build(params)
         # a heavy tail has no moments: draws cannot tell them either, and the reader should see that
-        return mean, np.sqrt(variance)
-
-    def quantile(self, params, p):
-        try:
-            return np.asarray(self._build(params).icdf(jnp.asarray(p)))
-        except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without
-            return None
+        return SimpleNamespace(
+            mean=lambda: np.asarray(built.mean),
+            std=lambda: np.sqrt(np.asarray(built.variance)),
+            ppf=lambda p: np.asarray(built.icdf(jnp.asarray(p))),
+        )
 
 
 def resolve(q: Any, num_categories: int) -> AbstractFamily:
@@ -137,7 +105,8 @@ def resolve(q: Any, num_categories: int) -> AbstractFamily:
         if q.args:
             raise TypeError("q=functools.partial(...) must fix its arguments by keyword")
         q, fixed = q.func, {name: _number(name, value) for name, value in q.keywords.items()}
-    q = _FACTORIES.get(q, q) if callable(q) else q
+    if inspect.isfunction(q) and getattr(dist, q.__name__, None) == q:  # it chooses a class by the argument it gets
+        q = getattr(dist, f"{q.__name__}Logits", q)
     if isinstance(q, dist.Distribution):
         name = type(q).__name__
         raise TypeError(f"q={name}(...) is an instance; pass the class, q=dist.{name}: bbvi fits its parameters")
@@ -148,10 +117,10 @@ def resolve(q: Any, num_categories: int) -> AbstractFamily:
         )
     if issubclass(q, dist.Delta):
         raise TypeError("q=Delta has no density and no score: bbvi needs a q that spreads its mass")
-    if q in _OURS and not fixed:
-        return _OURS[q](num_categories)
-    if q in _WITH_FIXED and set(fixed) <= set(q.arg_constraints) & set(_WITH_FIXED[q].parameters()):
-        return Fixed(_WITH_FIXED[q], tuple(sorted(fixed.items()))) if fixed else _WITH_FIXED[q]
+    if q in _OURS and not (fixed and _OURS[q] in _WHOLE):
+        own = _OURS[q](num_categories) if _OURS[q] in (Dirichlet, Categorical) else _OURS[q]()
+        if set(fixed) <= set(q.arg_constraints) & set(own.parameters()):
+            return Fixed(own, tuple(sorted(fixed.items()))) if fixed else own
     if q in (dist.BinomialLogits, dist.BinomialProbs) and set(fixed) == {"total_count"}:
         total_count = fixed["total_count"]
         if total_count < 1 or total_count != int(total_count):
@@ -170,10 +139,10 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
     unknown = set(fixed) - set(q.arg_constraints)
     if unknown:
         raise TypeError(f"{q.__name__} has no argument {sorted(unknown)}; it has {sorted(q.arg_constraints)}")
-    for name, constraint in q.arg_constraints.items():
-        if name in fixed:
-            continue
-        if isinstance(q.support, type(constraints.dependent)) and isinstance(constraint, type(constraints.dependent)):
+    family, dependent = NumpyroFamily(q, tuple(sorted(fixed.items()))), type(constraints.dependent)
+    for name, entry in family.parameters().items():
+        constraint = entry.constraint
+        if isinstance(q.support, dependent) and isinstance(constraint, dependent):
             raise _moving_support(q)
         if constraint.is_discrete:
             raise TypeError(
@@ -185,7 +154,6 @@ def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily
                 f"{q.__name__} is not a family of independent scalars (argument {name!r} is {constraint}); "
                 "mean-field q takes one scalar distribution for each element"
             )
-    family = NumpyroFamily(q, tuple(sorted(fixed.items())))
     # the score's mean is zero only where the support does not depend on lambda
     if family.chart.support != family._build({name: jnp.ones(()) for name in family.parameters()}).support:
         raise _moving_support(q)

@@ -7,7 +7,7 @@ import scipy  # of which scipy.stats, slow to import, is imported when first use
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Positive
 from bbvi.families.gamma import Gamma
-from bbvi.families.law import positive_parameter
+from bbvi.families.law import always, positive_parameter
 from bbvi.numerics.samplers import standard_exponential, standard_normal
 
 _HALF_LOG_HALF_PI = 0.5 * np.log(np.pi / 2)
@@ -17,9 +17,7 @@ class HalfNormal(AbstractFamily):
     """The absolute value of a Normal around 0."""
 
     chart = Positive()
-
-    def parameters(self):
-        return {"scale": positive_parameter()}
+    parameters = always(scale=positive_parameter())
 
     def sample(self, params, address):
         return params["scale"] + jnp.log(jnp.abs(standard_normal(address)))
@@ -41,9 +39,7 @@ class Exponential(AbstractFamily):
     """Exponential by its rate."""
 
     chart = Positive()
-
-    def parameters(self):
-        return {"rate": positive_parameter()}
+    parameters = always(rate=positive_parameter())
 
     def sample(self, params, address):
         return jnp.log(standard_exponential(address)) - params["rate"]
@@ -65,9 +61,7 @@ class Weibull(AbstractFamily):
     """Weibull, a power of an exponential, by scale and concentration."""
 
     chart = Positive()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(2.0), "scale": positive_parameter()}
+    parameters = always(concentration=positive_parameter(2.0), scale=positive_parameter())
 
     def sample(self, params, address):
         return params["scale"] + jnp.exp(-params["concentration"]) * jnp.log(standard_exponential(address))
@@ -90,9 +84,7 @@ class InverseGamma(AbstractFamily):
     """
 
     chart = Positive()
-
-    def parameters(self):
-        return {"concentration": positive_parameter(4.0), "harmonic_mean": positive_parameter()}
+    parameters = always(concentration=positive_parameter(4.0), harmonic_mean=positive_parameter())
 
     def _of_inverse(self, params):
         return {"concentration": params["concentration"], "mean": -params["harmonic_mean"]}

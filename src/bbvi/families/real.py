@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Real
-from bbvi.families.law import Params, positive_parameter
+from bbvi.families.law import Params, always, positive_parameter
 from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale
 from bbvi.numerics.samplers import log_gamma, standard_normal
 from bbvi.numerics.special import lgamma, quick_log
@@ -24,9 +24,7 @@ class AbstractLocationScale(AbstractFamily):
     """A law on the real line that a location moves and a scale stretches."""
 
     chart = Real()
-
-    def parameters(self):
-        return location_and_scale()
+    parameters = always(**location_and_scale())
 
     def centred(self, value):
         return {"loc": value}
@@ -74,8 +72,7 @@ class StudentT(AbstractLocationScale):
     It starts at 10 degrees of freedom: at 2 and below, the ELBO of a target with Normal tails is not finite.
     """
 
-    def parameters(self):
-        return {"df": positive_parameter(10.0), **location_and_scale()}
+    parameters = always(df=positive_parameter(10.0), **location_and_scale())
 
     def sample(self, params, address):
         half = jnp.exp(params["df"]) / 2

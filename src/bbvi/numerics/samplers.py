@@ -7,16 +7,10 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.numerics.address import Address
 from bbvi.numerics.quantiles import log_gamma_quantile, poisson_quantile
-from bbvi.numerics.special import polynomial, quick_log
+from bbvi.numerics.special import fitted, quick_log
 from bbvi.numerics.xla import mark, once
 
-# Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / scale, for u from 2**-24 to 1 - 2**-24 (tools/fit_special.py)
 _NORMAL_SCALE = 7.65
-_NORMAL = (
-    3.67565938, 1.94723921, -0.440271018, 0.162944938, -0.037340774, -0.0332311744, 0.0619168886, -0.0565842589,
-    0.0399649855, -0.0212290892, -0.0118460698, 0.03446785, -0.0160774702, -0.00756680849, 0.0066384014,
-    -0.000711206859,
-)  # fmt: skip
 
 
 def standard_normal(address: Address, part: int | Array = 0) -> Float[Array, ""]:
@@ -37,7 +31,7 @@ def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
     if u.dtype != jnp.float32:
         return np.sqrt(2) * jax.lax.erf_inv(2 * u - 1)
     t = -1 - quick_log(4 * u * (1 - u)) * np.float32(1 / _NORMAL_SCALE)
-    return (2 * u - 1) * polynomial(t, _NORMAL)
+    return (2 * u - 1) * fitted("inverse_normal", t)
 
 
 def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Array = 0) -> Float[Array, ""]:

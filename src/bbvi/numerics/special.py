@@ -5,7 +5,9 @@ series; left of zero the reflection formulas. All of it is arithmetic and select
 it vectorises. `tools/fit_special.py` fits the polynomials.
 """
 
+import csv
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any
 
 import jax
@@ -13,33 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+# the coefficients that `tools/fit_special.py` found, by name
+_FITTED = {
+    name: tuple(map(float, coefficients))
+    for name, *coefficients in csv.reader((files("bbvi.numerics") / "special.csv").read_text().splitlines())
+}
 _EDGE = 2.5
 _ALL_INTEGERS = 2.0**23  # single precision has no fractions from here on
 _HALF_LOG_2PI, _LOG_PI = 0.9189385332046727, 1.1447298858494002
-# lgamma(1 + b) / (b (b - 1)) for b in [0, 1.5], in b - 0.75, and x times what Stirling's formula leaves out, in 1 / x**2
-_MIDDLE = (
-    0.450139329, -0.119481628, 0.0445185657, -0.0190548112, 0.00880170565, -0.00421974741, 0.00197115496,
-    -0.00105593426, 0.000793440877, -0.000356288589,
-)  # fmt: skip
-_REST = (0.0833331514, -0.00276818611, 0.000662794344)
-# the same for digamma, whose root is the sum of two single precision numbers
+# the root of digamma, less 1, as the sum of two single precision numbers
 _ROOT = (np.float32(0.46163213), np.float32(0.4616321449683623 - np.float64(np.float32(0.46163213))))
-_DIGAMMA_MIDDLE = (
-    0.858183205, -0.326254835, 0.157122462, -0.0822820758, 0.0447534912, -0.0248976795, 0.0143017739, -0.00798676427,
-    0.00353568291, -0.00215712468, 0.00272148226, -0.00147589939,
-)  # fmt: skip
-_DIGAMMA_REST = (0.0833331893, -0.00832398597, 0.00377347923, -0.00241375925)
 # x trigamma(x) - 1 = 1 / (2 x) + sum of these times x**-2, x**-4, ..., from the edge on
 _EXCESS_EDGE = 4
 _EXCESS = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66)
-# log(1 + f) / f for 1 + f between sqrt(1/2) and sqrt(2)
-_LOGARITHM = (
-    0.999999975, -0.499999777, 0.333341605, -0.250029461, 0.199584171, -0.165437378, 0.149173774, -0.144821866,
-    0.0895991355,
-)  # fmt: skip
-# sin(pi r) / r and pi r cot(pi r) in r**2, for |r| <= 1/2
-_SINE = (3.14159264, -5.16771009, 2.55007766, -0.598292159, 0.0776594081)
-_COTANGENT = (0.999999954, -3.28985091, -2.1657044, -2.01048887, -2.26762636, -0.620888515, -5.33509945)
 
 
 @jax.custom_jvp
@@ -58,11 +46,11 @@ def lgamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
         return jax.lax.lgamma(x)
     size, below_one, b, r = _pieces(x)
     log_size, inverse = quick_log(size), 1 / size
-    stirling = (size - 0.5) * (log_size - 1) + (_HALF_LOG_2PI - 0.5) + inverse * polynomial(inverse**2, _REST)
-    middle = b * (b - 1) * polynomial(b - 0.75, _MIDDLE)  # log Gamma(size), or log Gamma(size + 1) below one
+    stirling = (size - 0.5) * (log_size - 1) + (_HALF_LOG_2PI - 0.5) + inverse * fitted("log_gamma_rest", inverse**2)
+    middle = b * (b - 1) * fitted("log_gamma_middle", b - 0.75)  # log Gamma(size), or log Gamma(size + 1) below one
     rest = jnp.where(size < _EDGE, middle, stirling)
     right = jnp.where(below_one, rest - log_size, rest)
-    sine = jnp.abs(r * polynomial(r**2, _SINE))
+    sine = jnp.abs(r * fitted("sine", r**2))
     left = _LOG_PI - quick_log(sine * jnp.where(below_one, 1, size)) - rest
     return jnp.where((x <= 0) & (r == 0), jnp.inf, jnp.where(x < 0, left, right))
 
@@ -81,11 +69,11 @@ def digamma(x: Float[Array, "..."]) -> Float[Array, "..."]:
         return jax.lax.digamma(x)
     size, below_one, b, r = _pieces(x)
     inverse = 1 / size
-    stirling = jnp.log(size) - inverse * (0.5 + inverse * polynomial(inverse**2, _DIGAMMA_REST))
-    middle = ((b - _ROOT[0]) - _ROOT[1]) * polynomial(b - 0.75, _DIGAMMA_MIDDLE)
+    stirling = jnp.log(size) - inverse * (0.5 + inverse * fitted("digamma_rest", inverse**2))
+    middle = ((b - _ROOT[0]) - _ROOT[1]) * fitted("digamma_middle", b - 0.75)
     rest = jnp.where(size < _EDGE, middle, stirling)
     right = jnp.where(below_one, rest - inverse, rest)
-    left = jnp.where(below_one, rest, rest + inverse) - polynomial(r**2, _COTANGENT) / r
+    left = jnp.where(below_one, rest, rest + inverse) - fitted("cotangent", r**2) / r
     return jnp.where((x <= 0) & (r == 0), jnp.nan, jnp.where(x < 0, left, right))
 
 
@@ -117,6 +105,18 @@ def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:
     return terms[0]
 
 
+def fitted(name: str, x: Array) -> Array:
+    """Evaluate one of the fitted polynomials.
+
+    log_gamma_middle: lgamma(1 + b) / (b (b - 1)) for b in [0, 1.5], in b - 0.75, and digamma_middle in the same way;
+    log_gamma_rest: x times what Stirling's formula leaves out, in 1 / x**2, and digamma_rest in the same way;
+    sine and cotangent: sin(pi r) / r and pi r cot(pi r) in r**2, for |r| <= 1/2;
+    logarithm: log(1 + f) / f for 1 + f between sqrt(1/2) and sqrt(2);
+    inverse_normal: Phi^-1(u) / (2u - 1) in -1 - log(4u(1 - u)) / 7.65, for u from 2**-24 to 1 - 2**-24.
+    """
+    return polynomial(x, _FITTED[name])
+
+
 def _pieces(x: Array) -> tuple[Array, Array, Array, Array]:
     """Return |x|, whether it is below 1, the distance b from 0 or 1 that the polynomials are in, and x less an integer."""
     size = jnp.abs(x)
@@ -134,4 +134,4 @@ def quick_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
     # the power of two that leaves a factor between sqrt(1/2) and sqrt(2)
     exponent = jax.lax.shift_right_arithmetic(bits - np.float32(np.sqrt(0.5)).view(np.int32), np.int32(23))
     f = jax.lax.bitcast_convert_type(bits - jax.lax.shift_left(exponent, np.int32(23)), jnp.float32) - 1
-    return exponent.astype(jnp.float32) * np.float32(np.log(2)) + f * polynomial(f, _LOGARITHM)
+    return exponent.astype(jnp.float32) * np.float32(np.log(2)) + f * fitted("logarithm", f)

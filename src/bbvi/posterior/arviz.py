@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bbvi.model.latents import Latent
+from bbvi.model.model import AnyModel
 
 _ATTRIBUTES = {"inference_library": "bbvi"}
 
@@ -29,11 +29,13 @@ def inference_data(groups: Mapping[str, Mapping[str, Any]], dims: Mapping[str, S
     return data
 
 
-def dims_of(name: str, latent: Latent, local: bool) -> list[str]:
-    """Name the axes of a latent's draws after chain and draw: "group" for groups, ragged axes by their own names."""
-    axes = [size if isinstance(size, str) else f"{name}_dim_{k}" for k, size in enumerate(latent.shape)]
-    axes += [f"{name}_dim_{len(axes) + k}" for k in range(len(latent.event))]
-    return ["group", *axes] if local else axes
+def dims_of(model: AnyModel) -> dict[str, list[str]]:
+    """Name the axes of latents' draws after chain and draw: "group" for groups, ragged axes by their own names."""
+    found = {}
+    for name, latent in (model.globals | model.locals).items():
+        axes = [x if isinstance(x, str) else f"{name}_dim_{k}" for k, x in enumerate(latent.shape + latent.event)]
+        found[name] = ["group", *axes] if name in model.locals else axes
+    return found
 
 
 def flat_draws(group: Any) -> dict[str, np.ndarray]:
@@ -45,8 +47,5 @@ def flat_draws(group: Any) -> dict[str, np.ndarray]:
         >>> flat_draws(data.posterior)["x"].shape
         (10, 3)
     """
-    found = {}
-    for name, variable in group.data_vars.items():
-        values = variable.transpose("chain", "draw", ...).values
-        found[str(name)] = values.reshape(-1, *values.shape[2:])
-    return found
+    values = {str(name): x.transpose("chain", "draw", ...).values for name, x in group.data_vars.items()}
+    return {name: x.reshape(-1, *x.shape[2:]) for name, x in values.items()}

@@ -16,18 +16,21 @@ class Outcome(enum.Enum):
         'The budget of steps or seconds was used up before a rule found convergence.'
     """
 
-    CONVERGED = "converged"
-    BUDGET = "budget"
-    STOPPED = "stopped"
-    INTERRUPTED = "interrupted"
-    NON_FINITE = "non-finite"
-    OPAQUE_FAILED = "opaque failed"
-    RUNNING = "still running"
+    #: the outcome for people
+    sentence: str
 
-    @property
-    def sentence(self) -> str:
-        """The outcome in a sentence for people."""
-        return _SENTENCES[self]
+    CONVERGED = "converged", "A stopping rule found that the fit has converged."
+    BUDGET = "budget", "The budget of steps or seconds was used up before a rule found convergence."
+    STOPPED = "stopped", "A stopping rule that says nothing about convergence ended the fit."
+    INTERRUPTED = "interrupted", "Ctrl-C ended the fit; lambda is that of the last step made."
+    NON_FINITE = "non-finite", "A gradient or the ELBO was not finite; lambda is that of the last good step."
+    OPAQUE_FAILED = "opaque failed", "An opaque function failed; lambda is that of the last good step."
+    RUNNING = "still running", "The fit goes on; this is the posterior so far."
+
+    def __new__(cls, value: str, sentence: str = "") -> "Outcome":
+        self = object.__new__(cls)
+        self._value_, self.sentence = value, sentence
+        return self
 
     @property
     def advice(self) -> str:
@@ -35,14 +38,3 @@ class Outcome(enum.Enum):
         if self is Outcome.CONVERGED:
             return "posterior.khat() tells how near q is to the posterior"
         return "look at posterior.plot(), and go on with bbvi.fit(..., start=posterior) or a larger budget"
-
-
-_SENTENCES = {
-    Outcome.CONVERGED: "A stopping rule found that the fit has converged.",
-    Outcome.BUDGET: "The budget of steps or seconds was used up before a rule found convergence.",
-    Outcome.STOPPED: "A stopping rule that says nothing about convergence ended the fit.",
-    Outcome.INTERRUPTED: "Ctrl-C ended the fit; lambda is that of the last step made.",
-    Outcome.NON_FINITE: "A gradient or the ELBO was not finite; lambda is that of the last good step.",
-    Outcome.OPAQUE_FAILED: "An opaque function failed; lambda is that of the last good step.",
-    Outcome.RUNNING: "The fit goes on; this is the posterior so far.",
-}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bbvi.families.abstract import AbstractFamily, Lambda
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
@@ -21,7 +21,7 @@ from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
-from bbvi.posterior.values import Ragged, Table, central_value, log_q_of_latent, probabilities, sample_latent
+from bbvi.posterior.values import Ragged, Table, central_value, log_q_of_latent, of_draws, probabilities, sample_latent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,33 +128,25 @@ class Posterior:
 
     def mean(self, *, groups: Any = None) -> Table:
         """Return the posterior mean of each latent."""
-        return self._statistic("mean", lambda family, params: _moments(family, params)[0], lambda x: x.mean(0), groups)
+        return self._statistic("mean", lambda marginals: marginals.mean(), groups)
 
     def sd(self, *, groups: Any = None) -> Table:
         """Return the posterior standard deviation of each latent."""
-        return self._statistic("sd", lambda family, params: _moments(family, params)[1], lambda x: x.std(0), groups)
+        return self._statistic("sd", lambda marginals: marginals.std(), groups)
 
     def quantile(self, p: float, *, groups: Any = None) -> Table:
         """Return the marginal posterior quantile of each latent."""
         if not (isinstance(p, (int, float, np.number)) and 0 <= p <= 1):
             raise ValueError(f"quantile: p must be a number between 0 and 1, got {p!r}")
-        return self._statistic(
-            "quantile", lambda family, params: family.quantile(params, p), lambda x: np.quantile(x, p, 0), groups
-        )
+        return self._statistic("quantile", lambda marginals: marginals.ppf(p), groups)
 
     def probs(self, *, groups: Any = None) -> Table:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
-        out, refused = {}, {}
-        for name, latent in self._problem.latents.items():
-            value = probabilities(latent, self._rows(name, groups))
-            if value is None:
-                for member, own in self.model.blocks.get(name, {name: latent}).items():
-                    refused[member] = (
-                        f"{member!r} is {own.support}: it has no finite list of values; use mean() or quantile()"
-                    )
-                continue
-            out[name] = self._ragged(name, value, groups, 0)
-        return Table(out, refused)
+        found = {
+            name: probabilities(latent, self._rows(name, groups)) for name, latent in self._problem.latents.items()
+        }
+        why = "{name!r} is {support}: it has no finite list of values; use mean() or quantile()"
+        return self._table({name: value for name, value in found.items() if value is not None}, why, groups)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
@@ -247,21 +239,27 @@ class Posterior:
         own = tuple((axis, tuple(self._lengths[size][numbers].tolist())) for axis, size in ragged)
         return Ragged(values, own, group_axis) if own else values
 
-    def _statistic(
-        self, what: str, exact: Callable[[AbstractFamily, Any], Any], of_draws: Callable[[np.ndarray], Any], groups: Any
-    ) -> Table:
-        out, refused = {}, {}
+    def _table(self, values: dict[str, Any], why: str, groups: Any) -> Table:
+        """Put values by factors of q into a table by latents, which says `why` of those that are not there."""
+        whole = self._problem.members({name: self._ragged(name, x, groups, 0) for name, x in values.items()})
+        latents = self.model.globals | self.model.locals
+        refused = {name: why.format(name=name, support=x.support) for name, x in latents.items() if name not in whole}
+        return Table(whole, refused)
+
+    def _statistic(self, what: str, ask: Callable[[Any], Any], groups: Any) -> Table:
+        out = {}
         for name, latent in self._problem.latents.items():
             if latent.support == "categorical":
-                refused[name] = (
-                    f"{name!r} is categorical: a {what} of category codes means nothing; use posterior.probs()[{name!r}]"
-                )
                 continue
-            value = exact(latent.family, self._rows(name, groups))
-            if value is None:
-                value = of_draws(np.asarray(self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups), np.float64))
-            out[name] = self._ragged(name, value, groups, 0)
-        return Table(self._problem.members(out), refused)
+            try:
+                out[name] = ask(latent.family.marginals(self._rows(name, groups)))
+                if what == "quantile" and latent.family.chart.is_discrete:
+                    out[name] = out[name].astype(int)
+            except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without
+                x = np.asarray(self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups), np.float64)
+                out[name] = ask(of_draws(x))
+        why = f"{{name!r}} is {{support}}: a {what} of category codes means nothing; use posterior.probs()[{{name!r}}]"
+        return self._table(out, why, groups)
 
     def _ratios(self, data: Any) -> Ratios:
         problem, flat, groups = self._problem, self._data, self._groups
@@ -315,7 +313,3 @@ def _bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, A
             f" (padded to {fitted.lengths} and {problem.lengths})"
         )
     return problem, flat, groups
-
-
-def _moments(family: AbstractFamily, params: Any) -> tuple[Any, Any]:
-    return family.moments(params) or (None, None)

@@ -54,14 +54,11 @@ class Ratios:
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
             return beta, total(prior.at_samples((beta,), data, len(samples))) - log_q_total
 
-        def at_group(
-            beta: dict[str, Array], key: Key, samples: Array, of_group: tuple[Array, Any, dict[str, Array], Lambda]
-        ) -> Float[Array, " samples"]:
+        def at_group(beta: dict[str, Array], key: Key, samples: Array, of_group: Any) -> Float[Array, " samples"]:
             assert group is not None
             number, row, own, params = of_group
-            z, log_q_total = draw_values(
-                problem, problem.locals, params, key=fold(key, number), samples=samples, group=number, own=own
-            )
+            at = {"key": fold(key, number), "samples": samples, "group": number, "own": own}
+            z, log_q_total = draw_values(problem, problem.locals, params, **at)
             return total(group.at_samples((beta, z), row, len(samples))) - log_q_total
 
         self._at_globals = eqx.filter_jit(at_globals, **for_many_runs())

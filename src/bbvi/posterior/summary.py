@@ -12,28 +12,27 @@ from bbvi.posterior.values import Ragged, element_name
 
 def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
     """Make a table with one row for each element, at most `limit` for a latent; what was left out is in `.attrs["note"]`."""
-    latents = posterior.model.globals | posterior.model.locals
-    numbers = posterior._numbers(groups) if posterior.model.locals else np.arange(0)
+    model = posterior.model
+    numbers = posterior._numbers(groups) if model.locals else np.arange(0)
     shown: Any = numbers[: max(1, limit)] if len(numbers) else None
     tables = {
         "mean": posterior.mean(groups=shown), "sd": posterior.sd(groups=shown),
         "5%": posterior.quantile(0.05, groups=shown), "95%": posterior.quantile(0.95, groups=shown),
     }  # fmt: skip
     probs = posterior.probs(groups=shown)
-    rows, notes = {}, []
-    for name in latents:
-        local = name in posterior.model.locals
-        source = probs if name in probs else tables["mean"]
-        names = list(_elements(source[name], shown if local else None, name, discrete=name in probs))
-        total = len(names) if not local else len(names) * len(numbers) // max(1, len(shown))
-        for label, index in names[:limit]:
+    rows: dict[str, Any] = {}
+    notes = []
+    for name in model.globals | model.locals:
+        columns = [probs[name]] if name in probs else [table[name] for table in tables.values()]
+        found = _elements(name, columns, shown if name in model.locals else None, last=int(name in probs))
+        for label, cells in found[:limit]:
             if name in probs:
-                p = _at(probs[name], index)
-                rows[label] = {"mode": int(np.argmax(p)), **{f"p({k})": float(v) for k, v in enumerate(p)}}
+                rows[label] = {"mode": int(np.argmax(cells)), **{f"p({k})": float(p) for k, p in enumerate(cells[0])}}
             else:
-                rows[label] = {column: float(_at(table[name], index)) for column, table in tables.items()}
-        if total > min(limit, len(names)):
-            notes.append(f"{name}: {min(limit, len(names))} of {total} elements shown; use limit= or groups=")
+                rows[label] = dict(zip(tables, map(float, cells), strict=True))
+        total = len(found) * len(numbers) // max(1, len(shown)) if name in model.locals else len(found)
+        if total > len(found[:limit]):
+            notes.append(f"{name}: {len(found[:limit])} of {total} elements shown; use limit= or groups=")
     frame = pd.DataFrame.from_dict(rows, orient="index")
     order = [*tables, "mode", *(c for c in frame.columns if c.startswith("p("))]
     frame = frame[[c for c in order if c in frame.columns]]
@@ -68,31 +67,21 @@ class _Summary(pd.DataFrame):
         return f"<p>{verdict}</p>{self._as_text().to_html()}" + (f"<p>{note}</p>" if note else "")
 
 
-def _elements(value: Any, groups: Any, name: str, *, discrete: bool):
-    """Yield a label such as theta[3] and the index of each element."""
-    parts = [((), (), value)] if groups is None else [((g,), (i,), value[i]) for i, g in enumerate(groups)]
-    for group, place, one in parts:
-        shape = np.shape(one)[:-1] if discrete else np.shape(one)
-        for index in np.ndindex(*shape):
-            yield element_name(name, (*group, *index)), (*place, *index)
-
-
-def _at(value: Any, index: tuple[int, ...]) -> Any:
-    if isinstance(value, Ragged):
-        return np.asarray(value[index[0]])[index[1:]]
-    return np.asarray(value)[index]
+def _elements(name: str, columns: list[Any], groups: Any, last: int) -> list[tuple[str, list[Any]]]:
+    """List each element with a label such as theta[3] and its entries in the columns; these may have last axes of their own."""
+    parts = [((), columns)] if groups is None else [((g,), [x[i] for x in columns]) for i, g in enumerate(groups)]
+    return [
+        (element_name(name, (*group, *index)), [np.asarray(x)[index] for x in own])
+        for group, own in parts
+        for index in np.ndindex(np.shape(own[0])[: np.ndim(own[0]) - last])
+    ]
 
 
 def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
     """Draws with dimensions named after the latents, "group" for groups and ragged axes by their own names."""
-    draws = posterior.sample(n, seed)
-    values: dict[str, Any] = {}
-    dims: dict[str, list[str]] = {}
-    for name, latent in (posterior.model.globals | posterior.model.locals).items():
-        dims[name] = dims_of(name, latent, name in posterior.model.locals)
-        value = draws[name]
-        values[name] = np.asarray(_with_nan(value) if isinstance(value, Ragged) else value)[None]
-    return inference_data({"posterior": values}, dims)
+    draws = {name: _with_nan(x) if isinstance(x, Ragged) else x for name, x in posterior.sample(n, seed).items()}
+    values = {name: np.asarray(value)[None] for name, value in draws.items()}
+    return inference_data({"posterior": values}, dims_of(posterior.model))
 
 
 def _with_nan(value: Ragged) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -104,6 +105,11 @@ def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:
 def element_name(name: str, index: tuple[int, ...]) -> str:
     """Name an element of an array for people: theta[3], or theta alone for a single number."""
     return name + (f"[{','.join(map(str, index))}]" if index else "")
+
+
+def of_draws(x: np.ndarray) -> SimpleNamespace:
+    """Return the marginals of draws on the first axis, as `AbstractFamily.marginals` does of a law."""
+    return SimpleNamespace(mean=lambda: x.mean(0), std=lambda: x.std(0), ppf=lambda p: np.quantile(x, p, 0))
 
 
 def probabilities(latent: Latent, params: Any) -> np.ndarray | None:

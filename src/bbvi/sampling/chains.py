@@ -93,13 +93,13 @@ class Chains:
             raise ValueError(f"no draws yet: {self.num_sweeps} sweeps were made, and burn-in is not over")
         whole: Record = jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *self._records)
         problem, lanes = self._run.problem, self._run.lanes
-        values, dims = {}, {}
-        for name in self._run.keep:
-            local = name in problem.locals
-            values[name] = _in_place(problem, name, whole.values, lanes) if local else whole.values[0][name][..., 0]
-            dims[name] = dims_of(name, problem.latents[name], local)
+        values: dict[str, Any] = {
+            name: whole.values[0][name][..., 0] for name in self._run.keep if name in problem.globals
+        }
+        of_groups = [name for name in self._run.keep if name in problem.locals]
+        values |= {name: _in_place(problem, name, whole.values, lanes) for name in of_groups}
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
-        return inference_data({"posterior": values, "sample_stats": stats}, dims)
+        return inference_data({"posterior": values, "sample_stats": stats}, dims_of(problem.model))
 
 
 def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lanes]) -> np.ndarray:

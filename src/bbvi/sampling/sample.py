@@ -75,19 +75,7 @@ def metropolis_within_gibbs(
     return _draws(model, data, Coordinatewise(), options, progress)
 
 
-def metropolis_hastings(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    num_draws: int = 1000,
-    num_burn_in: int = 1000,
-    num_chains: int = 4,
-    thin: int = 1,
-    seed: int | Array = 0,
-    hold: Any = None,
-    keep: Sequence[str] | None = None,
-    progress: bool | None = None,
-) -> Any:
+def metropolis_hastings(model: AnyModel, data: Any = None, *, progress: bool | None = None, **options: Any) -> Any:
     """Draw by plain Metropolis-Hastings, which proposes and decides on all latents at once.
 
     It is here because the paper compares with it: in many dimensions it fails. Options and result are those of
@@ -99,8 +87,7 @@ def metropolis_hastings(
         >>> bbvi.metropolis_hastings(model, num_draws=100, num_burn_in=100).posterior["mu"].shape
         (4, 100)
     """
-    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
-    return _draws(model, data, AllAtOnce(), options, progress)
+    return _draws(model, data, AllAtOnce(), Options(**options), progress)
 
 
 def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options, progress: bool | None) -> Any:
@@ -112,17 +99,7 @@ def _draws(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options,
 
 
 def iterate_metropolis(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    kernel: AbstractKernel | None = None,
-    num_draws: int = 1000,
-    num_burn_in: int = 1000,
-    num_chains: int = 4,
-    thin: int = 1,
-    seed: int | Array = 0,
-    hold: Any = None,
-    keep: Sequence[str] | None = None,
+    model: AnyModel, data: Any = None, *, kernel: AbstractKernel | None = None, **options: Any
 ) -> Iterator[Chains]:
     """Run `metropolis_within_gibbs` as a generator: yield the chains so far, once for each compiled chunk of sweeps.
 
@@ -137,8 +114,7 @@ def iterate_metropolis(
         >>> chains.num_draws
         50
     """
-    options = Options(num_draws, num_burn_in, num_chains, thin, seed, hold, keep)
-    yield from drain(_prepare(model, data, kernel or Coordinatewise(), options))
+    yield from drain(_prepare(model, data, kernel or Coordinatewise(), Options(**options)))
 
 
 def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Options) -> Run:
@@ -248,12 +224,9 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
 
 def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
     """Raise unless the log joint is finite where the chains start."""
-
-    def at(u: list[Arrays], lanes: list[Lanes]) -> list[Arrays]:
-        return jax.tree.map(lambda term: jnp.isfinite(term).all(), evaluate(scene, points(scene, u), lanes))
-
-    fine = eqx.filter_jit(jax.vmap(at, in_axes=(0, None)), **for_one_run())(state.u, lanes)
-    broken = [name for part in fine for name, ok in part.items() if not ok.all()]
+    terms_at = jax.vmap(lambda u, lanes: evaluate(scene, points(scene, u), lanes), in_axes=(0, None))
+    terms = eqx.filter_jit(terms_at, **for_one_run())(state.u, lanes)
+    broken = [name for part in terms for name, term in part.items() if not np.isfinite(term).all()]
     if broken:
         raise ValueError(
             f"{broken[0]} is not finite where the chains start; give init= with a value inside the posterior's support, "

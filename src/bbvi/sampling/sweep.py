@@ -59,11 +59,8 @@ class Scene(NamedTuple):
 
     def owners(self, numbers: range) -> dict[str, list[int]]:
         """Map each latent to those of these scopes that it belongs to."""
-        found: dict[str, list[int]] = {}
-        for n in numbers:
-            for name in self.scopes[n].latents:
-                found.setdefault(name, []).append(n)
-        return found
+        latents = {n: self.scopes[n].latents for n in numbers}
+        return {name: [n for n in numbers if name in latents[n]] for own in latents.values() for name in own}
 
 
 class Decided(NamedTuple):
@@ -202,13 +199,10 @@ def points(scene: Scene, u: list[Arrays]) -> list[Point]:
 
 
 def _point(scene: Scene, scope: Scope, u: Arrays) -> Point:
-    values, logs = {}, {}
-    for name, latent in scope.latents.items():
-        chart = scene.proposals[name].chart
-        values[name], log = over_factors(latent, chart.value, -1, 0)(u[name]), chart.log_value(u[name])
-        if log is not None:
-            logs[name] = log
-    return Point(values, logs)
+    charts = {name: (scene.proposals[name].chart, latent) for name, latent in scope.latents.items()}
+    values = {name: over_factors(latent, chart.value, -1, 0)(u[name]) for name, (chart, latent) in charts.items()}
+    logs = {name: chart.log_value(u[name]) for name, (chart, _) in charts.items()}
+    return Point(values, {name: log for name, log in logs.items() if log is not None})
 
 
 def evaluate(scene: Scene, points: Sequence[Point], lanes: list[Lanes]) -> list[Terms]:

@@ -3,6 +3,7 @@
 Arrays here have samples on the last axis.
 """
 
+import functools
 import itertools
 import math
 from abc import abstractmethod
@@ -113,10 +114,11 @@ class Listed(AbstractPattern):
 
     def sum(self, term):
         flat = term.reshape(self.term_size, term.shape[-1])
-        flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
-        total = flat[self.lists[:, 0]]
-        for column in range(1, self.lists.shape[1]):
-            total = total + flat[self.lists[:, column]]
+        if self.lists.max() == self.term_size:
+            flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
+        # neighbours, such as one element alone, are a slice, which is less to compile
+        runs = [slice(c[0], c[-1] + 1) if np.all(np.diff(c) == 1) else c for c in self.lists.T]
+        total = functools.reduce(jnp.add, [flat[run] for run in runs])
         return total.reshape(*self.factor_shape, term.shape[-1])
 
     def pairs(self):

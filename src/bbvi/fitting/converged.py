@@ -125,7 +125,7 @@ class Converged(AbstractStop):
         return self.gain * min(num_groups / batch_size if batch_size else 1.0, _WIDEST)
 
     def noise(self, state):
-        out = {}
+        out: dict[str, float] = {}
         for averages in (state.globals, state.rows):
             often, begin = np.asarray(averages.steps) >= _OFTEN, 0
             for name, size in averages.columns if often.any() else ():
@@ -162,7 +162,7 @@ def _start(params: Any, rows: tuple[int, ...]) -> Averages:
     size = math.prod(rows) or 1
     columns = tuple((name, params[name][p].size // size) for name in sorted(params) for p in sorted(params[name]))
     zeros = jnp.zeros((*rows, sum(num for _, num in columns)))
-    return Averages(jnp.zeros(rows, jnp.int32), *[zeros] * 6, columns)
+    return Averages(jnp.zeros(rows, jnp.int32), zeros, zeros, zeros, zeros, zeros, zeros, columns)
 
 
 def toward(mean: Any, value: Any, count: Any, power: float = _POWER) -> Any:

@@ -32,8 +32,8 @@ MUTANTS = {
     ),
     "one term counted twice": Mutant(
         "blankets/scope.py",
-        "total = total + pattern.arranged(sums[name][pattern.summed])",
-        "total = total + pattern.arranged(sums[name][pattern.summed]) * (1 + (name == next(iter(self.patterns[latent]))))",
+        "found.append(pattern.arranged(sums[name][pattern.summed]))",
+        "found.append(pattern.arranged(sums[name][pattern.summed]) * (1 + (name == next(iter(self.patterns[latent])))))",
         "unbiased_by_enumeration or all_batches",
     ),
     "N/B applied twice": Mutant(
@@ -44,8 +44,8 @@ MUTANTS = {
     ),
     "N/B applied to the rows": Mutant(
         "gradients/evaluate.py",
-        "weight = log_p - log_q_i if rao_blackwell else log_p",
-        "weight = layout.share(name) * (log_p - log_q_i) if rao_blackwell else log_p",
+        "weight = materialise(layout.on, weigh, log_p, log_q_i)",
+        "weight = layout.share(name) * materialise(layout.on, weigh, log_p, log_q_i)",
         "all_batches or row_in_the_batch",
     ),
     "PlugIn in place of LeaveOneOut": Mutant(
@@ -56,14 +56,14 @@ MUTANTS = {
     ),
     "padding counted in the score": Mutant(
         "draws/rows.py",
-        "return zero_padding(real, places[jnp.minimum(at, len(places) - 1)])",
+        "return zero_padding(packing.real, places[jnp.minimum(at, len(places) - 1)])",
         "return places[jnp.minimum(at, len(places) - 1)]",
         "unbiased_by_enumeration or padding",
     ),
     "padding counted in log q": Mutant(
         "draws/layout.py",
-        "return zero_padding(rows.real, self.latents[name].density(self.on, rows.prepared, u)[0]).sum(0), ()",
-        "return self.latents[name].density(self.on, rows.prepared, u)[0].sum(0), ()",
+        "return zero_padding(rows.real, table.drawer.density(self.on, rows.prepared, u)[0]).sum(0), ()",
+        "return table.drawer.density(self.on, rows.prepared, u)[0].sum(0), ()",
         "unbiased_by_enumeration or padding",
     ),
     "a blanket that misses a broadcast": Mutant(

@@ -3,6 +3,7 @@
 Arrays here have samples on the last axis.
 """
 
+import functools
 import itertools
 import math
 from abc import abstractmethod
@@ -121,9 +122,11 @@ class Scattered(AbstractPattern):
         if self.lists is None:
             total = jax.ops.segment_sum(flat[self.rows], self.columns, num_segments=num, indices_are_sorted=True)
         else:
-            flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
-            first, *others = (flat[column] for column in self.lists.T)
-            total = sum(others, first)
+            if self.lists.max() == self.term_size:
+                flat = jnp.concatenate([flat, jnp.zeros_like(flat[:1])])
+            # neighbours, such as one element alone, are a slice, which is less to compile
+            runs = [slice(c[0], c[-1] + 1) if np.all(np.diff(c) == 1) else c for c in self.lists.T]
+            total = functools.reduce(jnp.add, [flat[run] for run in runs])
         return total.reshape(*self.factor_shape, term.shape[-1])
 
     def pairs(self):

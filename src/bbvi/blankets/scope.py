@@ -118,13 +118,13 @@ class Scope(NamedTuple):
 
         `sums` are those of `Scope.sums`, if they are there. An axis along which all factors have the same may have size 1.
         """
-        total: Array | float = 0.0
+        found: list[Array] = []
         for name, pattern in self.patterns.get(latent, {}).items():
             if sums is not None and isinstance(pattern, Reduction) and pattern.summed:
-                total = total + pattern.arranged(sums[name][pattern.summed])
+                found.append(pattern.arranged(sums[name][pattern.summed]))
             else:
-                total = total + pattern.sum(terms[name])
-        return total
+                found.append(pattern.sum(terms[name]))
+        return functools.reduce(jnp.add, found) if found else 0.0
 
     def looked_up(self, latent: str, terms: Terms, indices: list[Array]) -> list[Array]:
         """Sum the terms for the elements of `latent` that these groups' data choose; terms and indices have groups first."""

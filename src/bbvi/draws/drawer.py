@@ -122,7 +122,7 @@ def _at_marks(values: Iterable[tuple[Any, Array]]) -> dict[Any, Array]:
 
 
 class Prepared(NamedTuple):
-    """A latent's lambda and what is computed from lambda alone, for drawing and for the density."""
+    """The factors' lambda and what is computed from lambda alone, for drawing and for the density."""
 
     params: Params
     drawing: Float[Array, "rows _"]
@@ -130,7 +130,7 @@ class Prepared(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """One latent's factors of q: lambda, prepared, and where each factor's random numbers are.
+    """Factors of q of one family: lambda, prepared, and where each factor's random numbers are.
 
     `real` tells which are not padding, and those from `used` on need not be looked at.
     """
@@ -149,7 +149,7 @@ class Rows(NamedTuple):
 
 
 class Drawer:
-    """Draw one latent's factors of q for many samples, and evaluate log q_i and its score.
+    """Draw factors of q of one family for many samples, and evaluate log q_i and its score.
 
     With `paths` a draw can be followed as lambda moves, instead: `coordinates` is (u, path) for `along_path`.
     """
@@ -158,7 +158,7 @@ class Drawer:
         self.latent, self.paths, float_ = latent, paths, jnp.result_type(float)
         #: whether the path is the draw's derivatives; otherwise it is what they can be computed from
         self._slopes = paths and _is_scalar(latent.family)
-        self._drawing = _staged(_drawing, draws, name, latent.family, self._slopes, float_)
+        self._drawing = _staged(_drawing, draws, name if draws.reads_names else "", latent.family, self._slopes, float_)
         self.coordinates_shape: Any = self._drawing.shape[0] if self._slopes else self._drawing.shape
         self._density = None if paths else _staged(_density, latent.family, self.coordinates_shape, float_)
 
@@ -172,6 +172,13 @@ class Drawer:
         draw = (rows.prepared.params, rows.prepared.drawing, *rows.address, samples)
         found = self._drawing.many(on, *draw, samples=(None, None, None, 0), rows=(0, 0, 0, None))
         return (found[-1], found[:-1]) if self.paths and not self._slopes else found[-1]
+
+    def values(self, coordinates: Array) -> Array:
+        """Turn coordinates into the z that the model sees; any axes of factors stand first, samples last."""
+        see = jax.vmap(self.latent.family.chart.value, in_axes=-1, out_axes=-1)
+        for _ in range(coordinates.ndim - 1 - len(self.coordinates_shape.shape)):
+            see = jax.vmap(see)
+        return see(coordinates)
 
     def along_path(self, row: Rows, path: Any, samples: Array, slope: Array) -> Params:
         """Sum slope * du / dlambda_i over samples, for one factor."""

@@ -33,6 +33,8 @@ class AbstractDraws(eqx.Module):
     chunk: eqx.AbstractVar[int | None]
     #: whether the samples are independent of each other; if not, the first fold is of the others
     independent: ClassVar[bool] = True
+    #: whether `sample` makes use of the name; if not, all latents of one family are drawn at once, which compiles faster
+    reads_names: ClassVar[bool] = True
 
     def num_folds(self, wanted: int) -> int:
         """Tell into how many folds the samples can be cut where so many are wanted."""
@@ -70,6 +72,7 @@ class MonteCarlo(AbstractDraws):
 
     num: int
     chunk: int | None = None
+    reads_names: ClassVar[bool] = False
 
     def __init__(self, n: int, *, chunk: int | None = None):
         check_numbers("MonteCarlo", n, chunk)

@@ -1,7 +1,6 @@
-"""Algorithms 1 and 2: the factors of q of one step laid out as rows, and drawn."""
+"""Algorithms 1 and 2: the factors of q of one step laid out as rows of tables, one for each family, and drawn."""
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,26 +11,26 @@ from jaxtyping import Array, Float, Int
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.drawer import Drawer, Rows
-from bbvi.draws.draws import AbstractDraws, Cut, latent_values, only_counted
+from bbvi.draws.draws import AbstractDraws, Cut, only_counted
 from bbvi.draws.rows import (
+    Arrays,
+    Columns,
     Packing,
-    in_shape,
+    Table,
     is_packed,
     line_up,
     over_rows,
     pack,
     prepared,
     tile_size,
-    unpack,
     zero_padding,
 )
+from bbvi.families import Params, known_by
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
 from bbvi.numerics.address import Key, fold, fold_names
 from bbvi.numerics.xla import materialise, run_time_true, stored, sum_over_samples
-
-Arrays = dict[str, Array]
 
 
 class Buffers(NamedTuple):
@@ -42,17 +41,14 @@ class Buffers(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What all chunks of samples of a step share: the factors of q as rows, the size of a tile of rows, the packing."""
+    """What all chunks of samples of a step share: the factors of q as tables of rows, each known by its first latent."""
 
     analysis: Analysis
     batch: Batch | None
     key: Key
     #: always true, which XLA cannot know
     on: Array
-    latents: dict[str, Drawer]
-    rows: dict[str, Rows]
-    tiles: dict[str, int]
-    packings: dict[str, Packing]
+    tables: dict[str, Table]
 
     @property
     def problem(self) -> Problem:
@@ -60,9 +56,19 @@ class Layout(NamedTuple):
         return self.analysis.problem
 
     @property
-    def fitted(self) -> list[str]:
-        """The latents whose gradient this step estimates."""
-        return self.analysis.fitted(self.batch is not None)
+    def fitted(self) -> dict[str, Table]:
+        """The tables of the latents whose gradient this step estimates."""
+        return {name: table for name, table in self.tables.items() if table.is_fitted}
+
+    @property
+    def globals(self) -> dict[str, Table]:
+        """The tables of the globals."""
+        return {name: table for name, table in self.tables.items() if not table.is_local}
+
+    @property
+    def locals(self) -> dict[str, Table]:
+        """The tables of the locals."""
+        return {name: table for name, table in self.tables.items() if table.is_local}
 
     @property
     def scale(self) -> float:
@@ -70,69 +76,94 @@ class Layout(NamedTuple):
         return 1.0 if self.batch is None else self.batch.scale
 
     def share(self, name: str) -> float:
-        """How often a latent's factors count in the ELBO of all groups: N/B times for locals, once for globals."""
-        return self.scale if name in self.problem.locals else 1.0
+        """How often a table's factors count in the ELBO of all groups: N/B times for locals, once for globals."""
+        return self.scale if self.tables[name].is_local else 1.0
 
     def buffers(self, num_samples: int) -> Buffers:
         """Make the memory that chunks of this many samples hand on."""
         draws, log_p = {}, {}
-        for name, rows in self.rows.items():
-            num, packing = len(rows.elements), self.packings.get(name)
-            if self.tiles[name] < num:
-                shape = self.latents[name].coordinates_shape
+        for name, table in self.tables.items():
+            num, packing = len(table.rows.elements), table.columns.packing
+            if table.tile < num:
+                shape = table.drawer.coordinates_shape
                 draws[name] = jnp.zeros((num, *shape.shape, num_samples), shape.dtype)
             if packing is not None:
                 # a group's padding is written beyond the last place, or over places of groups that come later
-                log_p[name] = jnp.zeros((len(packing.slots), *self.problem.shape(name)[1:], num_samples))
+                log_p[name] = jnp.zeros((len(packing.slots), table.columns.num, num_samples))
         return Buffers(draws, log_p)
 
     def drawn(self, name: str, samples: Array, into: Array | None = None) -> Any:
-        """Draw a latent, `(rows, *event, samples)`, with the paths of its draws where its drawer keeps them."""
+        """Draw a table, `(rows, *event, samples)`, with the paths of its draws where its drawer keeps them."""
+        table = self.tables[name]
 
         def tile(rows: Rows) -> tuple[tuple[()], Any]:
-            return (), self.latents[name].coordinates(self.on, rows, samples)
+            return (), table.drawer.coordinates(self.on, rows, samples)
 
-        return over_rows(tile, self.rows[name], self.tiles[name], into=into)[1]
+        return over_rows(tile, table.rows, table.tile, into=into)[1]
 
     def global_values(self, u: Arrays, samples: Array) -> tuple[Arrays, Arrays]:
         """Give what the model sees of the globals' draws, and the logarithms that q has."""
-        beta, logs = model_values(self.problem.globals, global_draws(self.problem, u), self.on)
+        beta, logs = self.model_values(self.global_draws(u), on=self.on)
         return beta | self.problem.call_site(self.key, samples), logs
 
+    def global_draws(self, rows: Arrays) -> Arrays:
+        """Turn rows of the globals' tables into columns."""
+        return {name: table.places(rows[name])[0] for name, table in self.globals.items() if name in rows}
+
+    def model_values(self, u: Arrays, problem: Problem | None = None, on: Array | None = None) -> tuple[Arrays, Arrays]:
+        """Give what the model sees of draws by columns, stored once where there is an `on`, and the logarithms that q has.
+
+        With a `problem` they are the locals of one group, cut to the lengths of its ragged axes there.
+        """
+        values, logs = {}, {}
+        for name, x in u.items():
+            drawer = self.tables[name].drawer
+            values[name] = drawer.values(x) if on is None else materialise(on, drawer.values, x)
+            log = drawer.latent.family.chart.log_value(x)
+            if log is not None:
+                logs[name] = log
+        return self.by_latent(values, problem), self.by_latent(logs, problem)
+
+    def by_latent(self, tables: Arrays, problem: Problem | None = None) -> Arrays:
+        """Cut columns of tables into arrays of the latents, and these to the lengths that ragged axes have in a problem."""
+        found: Arrays = {}
+        for name, whole in tables.items():
+            columns = self.tables[name].columns
+            found |= columns.split(whole, columns.num_axes)
+        if problem is None:
+            return found
+        return {name: _cut(leaf, problem.shape(name)) for name, leaf in found.items()}
+
     def total_log_q(self, name: str, u: Array) -> Float[Array, " samples"]:
-        """Sum log q_i over the factors of a latent."""
+        """Sum log q_i over the factors of a table."""
+        table = self.tables[name]
 
         def tile(rows: Rows, u: Array) -> tuple[Array, tuple[()]]:
-            return zero_padding(rows.real, self.latents[name].density(self.on, rows.prepared, u)[0]).sum(0), ()
+            return zero_padding(rows.real, table.drawer.density(self.on, rows.prepared, u)[0]).sum(0), ()
 
-        return over_rows(tile, self.rows[name], self.tiles[name], u)[0]
+        return over_rows(tile, table.rows, table.tile, u)[0]
 
     def less_log_q(self, log_p: Array, log_q: Arrays) -> Float[Array, " samples"]:
         """Take log q off log p: the ELBO's samples."""
-        for name, of_latent in log_q.items():
-            log_p = log_p - self.share(name) * of_latent
+        for name, of_table in log_q.items():
+            log_p = log_p - self.share(name) * of_table
         return log_p
 
     def num_floored(self, name: str, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
         """Count the draws that had to be moved to stay inside the support."""
-        moved = jax.vmap(jax.vmap(self.latents[name].latent.family.chart.floored, in_axes=-1, out_axes=-1))
+        moved = jax.vmap(jax.vmap(self.tables[name].drawer.latent.family.chart.floored, in_axes=-1, out_axes=-1))
         per_row = sum_over_samples(lambda u, c: only_counted(c, moved(u)).astype(jnp.float32), u, counts)
         return zero_padding(rows.real, per_row).sum().astype(jnp.int32)
 
-    def in_shape(self, rows: Lambda) -> dict[str, Lambda]:
+    def in_shape(self, rows: Mapping[str, Params]) -> dict[str, Lambda]:
         """Turn rows into the shapes of lambda, of the globals and of the batch's groups."""
-        found = {name: {p: self._shaped(name, leaf) for p, leaf in flat.items()} for name, flat in rows.items()}
-        of_globals = {name: of_latent for name, of_latent in found.items() if name in self.problem.globals}
-        return {"globals": of_globals, "rows": {name: found[name] for name in found if name not in of_globals}}
-
-    def _shaped(self, name: str, flat: Array) -> Array:
-        shape = self.problem.shape(name)
-        if self.batch is None or name in self.problem.globals:
-            return in_shape(flat, shape)
-        if name not in self.packings:
-            return in_shape(flat, (len(self.batch.groups), *shape))
-        real = self.batch.real(self.problem.locals[name], self.problem.lengths)
-        return unpack(flat, shape, self.packings[name], real)
+        found: dict[str, Lambda] = {"globals": {}, "rows": {}}
+        for key, flat in rows.items():
+            part = found["rows" if self.tables[key].is_local else "globals"]
+            for p, leaf in flat.items():
+                for name, own in self.tables[key].in_shape(leaf).items():
+                    part.setdefault(name, {})[p] = own
+        return found
 
 
 def lay_out(
@@ -140,34 +171,35 @@ def lay_out(
 ) -> Layout:
     """Lay out the factors of q of a step, for the chunks of a cut; with `paths`, those of the draws are kept."""
     problem, on = analysis.problem, run_time_true(key)
-    kept = analysis.fitted(batch is not None) if paths else ()
-    latents = {name: Drawer(draws, name, latent, paths=name in kept) for name, latent in problem.latents.items()}
-    keys = dict(zip(problem.globals, stored(on, fold_names(key, list(problem.globals))), strict=True))
-    rows = {n: line_up(g, params[n], keys[n][None], problem.lengths, None, None) for n, g in problem.globals.items()}
+    fitted = analysis.fitted(batch is not None)
     packings: dict[str, Packing] = {}
+    if batch is not None and batch.counts is not None:
+        packings = {axis: pack(axis, own, problem.lengths[axis]) for axis, own in batch.lengths.items()}
+
+    def tables(latents: Mapping[str, Latent], params: Lambda, keys: Array, batch: Batch | None) -> Iterator[Table]:
+        alike: dict[Any, list[str]] = {}
+        for name, latent in latents.items():
+            kind = (latent.ragged_axes, is_packed(latent), name in fitted, draws.reads_names and name)
+            alike.setdefault((kind, known_by(latent.family)), []).append(name)
+        for names in alike.values():
+            first, is_fitted = latents[names[0]], names[0] in fitted
+            packing = packings.get(first.ragged_axes[0]) if is_packed(first) else None
+            num_places = len(keys) if packing is None else len(packing.slots)
+            columns = Columns({n: problem.shape(n)[packing is not None :] for n in names}, num_places, packing)
+            owners = np.repeat([list(latents).index(name) for name in names], columns.sizes)
+            own = {name: latents[name] for name in names}
+            rows = line_up(own, columns, params, keys[:, owners], problem.lengths, batch)
+            drawer = Drawer(draws, names[0], first, paths=paths and is_fitted)
+            inner = None if packing is None else columns.num
+            tile = tile_size(len(rows.elements), cut.chunk, inner)
+            yield Table(columns, drawer, prepared(rows, drawer, tile, inner), tile, batch is not None, is_fitted)
+
+    found = list(tables(problem.globals, params, stored(on, fold_names(key, list(problem.globals)))[None], None))
     if batch is not None:
-        if batch.counts is not None:
-            by_axis = {axis: pack(own, problem.lengths[axis]) for axis, own in batch.lengths.items()}
-            packings = {n: by_axis[latent.ragged_axes[0]] for n, latent in problem.locals.items() if is_packed(latent)}
-        for name, latent in problem.locals.items():
-            own = jax.vmap(lambda group, name=name: fold(fold(key, group), name))(batch.groups)
-            rows[name] = line_up(latent, batch.params[name], own, problem.lengths, batch, packings.get(name))
-    tiles = {}
-    for name, of_latent in rows.items():
-        inner = int(np.prod(problem.shape(name)[1:])) if name in packings else None
-        tiles[name] = tile_size(len(of_latent.elements), cut.chunk, inner)
-        rows[name] = prepared(of_latent, latents[name], tiles[name], inner)
-    return Layout(analysis, batch, key, on, latents, rows, tiles, packings)
+        keys = jax.vmap(lambda group: fold_names(fold(key, group), list(problem.locals)))(batch.groups)
+        found += tables(problem.locals, batch.params, keys, batch)
+    return Layout(analysis, batch, key, on, {next(iter(table.columns.shapes)): table for table in found})
 
 
-def model_values(latents: Mapping[str, Latent], u: Arrays, on: Array | None = None) -> tuple[Arrays, Arrays]:
-    """Give what the model sees of these draws, stored once where there is an `on`, and the logarithms that q has."""
-    see = {name: functools.partial(latent_values, latents[name]) for name in u}
-    values = {name: see[name](x) if on is None else materialise(on, see[name], x) for name, x in u.items()}
-    logs = {name: latents[name].family.chart.log_value(x) for name, x in u.items()}
-    return values, {name: log for name, log in logs.items() if log is not None}
-
-
-def global_draws(problem: Problem, u: Arrays) -> Arrays:
-    """Give the rows of globals the shape of their factors."""
-    return {name: in_shape(u[name], problem.shape(name)) for name in problem.globals if name in u}
+def _cut(leaf: Array, shape: tuple[int, ...]) -> Array:
+    return leaf if leaf.shape[: len(shape)] == shape else leaf[tuple(map(slice, shape))]

@@ -178,22 +178,24 @@ class Loop:
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
         before, after, optimizer = self._ascend(state, estimate, batch)
-        broken = self._broken(estimate, after)
+        flat_after = ravel_pytree(after)[0]
+        broken = self._broken(estimate, after, flat_after)
         good = broken < 0
-        after = jax.tree.map(lambda new, old: jnp.where(good & moving, new, old), after, before)
+        takes = good & moving
+        after = jax.lax.cond(takes, lambda new, old: new, lambda new, old: old, after, before)
         draws = jax.tree.map(lambda new, old: jnp.where(moving, new, old), draws, state.draws)
         info = Info(estimate, batch)
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)
             stops.append(stop_state)
-            fires &= good & moving & (number < len(self.method.stops))
+            fires &= takes & (number < len(self.method.stops))
             fired = jnp.where(fires & (fired < 0), number, fired)
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
-        moved = ravel_pytree(after)[0] - ravel_pytree(before)[0]
-        change = jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size))
+        moved = flat_after - ravel_pytree(before)[0]
+        change = jnp.where(takes, jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size)), 0)
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
         new = state._replace(
             params=params, optimizer=optimizer, stops=tuple(stops), draws=draws, step=state.step + good,
@@ -220,15 +222,16 @@ class Loop:
             optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
 
-    def _broken(self, estimate: Estimate, after: dict[str, Lambda]) -> Array:
+    def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat_after: Array) -> Array:
         """Number the first latent, in declaration order, with a gradient or a parameter that is not finite; -1 if all are.
 
         One beyond the last where only the ELBO is not: a term that reads no latent can do that.
         """
         latents = list(self.analysis.problem.latents)
-        seen = [tree for part in (estimate.globals, estimate.rows, *after.values()) for tree in part.items()]
-        owners = np.repeat([latents.index(n) for n, _ in seen], [sum(map(jnp.size, p.values())) for _, p in seen])
-        finite = jnp.isfinite(ravel_pytree([params for _, params in seen])[0])
+        gradient = {"globals": estimate.globals, "rows": estimate.rows}
+        parts = [own for tree in (gradient, after) for _, part in sorted(tree.items()) for own in sorted(part.items())]
+        owners = np.repeat([latents.index(n) for n, _ in parts], [sum(map(jnp.size, p.values())) for _, p in parts])
+        finite = jnp.isfinite(jnp.concatenate([ravel_pytree(gradient)[0], flat_after]))
         of_elbo = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(latents))
         first = jnp.min(jnp.where(finite, len(latents), owners))
         return jnp.where(jnp.all(finite), of_elbo, first.astype(jnp.int32))

@@ -58,8 +58,8 @@ def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransforma
 @functools.cache  # the same transformation each time: a compiled step is known by it
 def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def init(params):
-        # one number for each factor, in the shape of its first parameter: how many axes are factors, a family knows
-        squares = {name: jnp.zeros_like(entries[min(entries)]) for name, entries in params.items()}
+        # one number for each factor, repeated for all entries of its first parameter: how many these are, a family knows
+        squares = {name: jnp.zeros_like(jnp.ravel(entries[min(entries)])) for name, entries in params.items()}
         return NaturalState(squares, jnp.int32(0))
 
     def update(updates, state, params=None, *, families, **extra_args):

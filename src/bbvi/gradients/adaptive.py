@@ -7,7 +7,7 @@ choose the number of draws of later steps, never of their own.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ class AdaptiveDraws(AbstractDraws):
     num: int = 16
     most: int = 1024
     chunk: int | None = None
+    reads_names: ClassVar[bool] = False
 
     def __init__(self, least: int = 16, most: int = 1024, *, chunk: int | None = None):
         check_numbers("AdaptiveDraws", least, chunk)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import Cut, only_counted
 from bbvi.draws.layout import Arrays, Buffers, Layout, zero_padding
-from bbvi.draws.rows import as_rows, over_rows
+from bbvi.draws.rows import over_rows
 from bbvi.families import Params
 from bbvi.gradients.group_blocks import GroupBlocks, group_terms, sum_of_all
 from bbvi.numerics.loops import accumulate
@@ -34,33 +34,33 @@ def evaluate(
     *,
     rao_blackwell: bool,
 ) -> tuple[dict[str, Any], Buffers, Float[Array, " samples"], Int[Array, ""]]:
-    """Hand `consume(state, log p_i - log q_i, score)` of each latent its share of these samples, row by row.
+    """Hand `consume(state, log p_i - log q_i, score)` of each table its share of these samples, row by row.
 
-    `counts` tells which samples count, where the last chunk is not full. Return what was consumed, by latent, buffers for
+    `counts` tells which samples count, where the last chunk is not full. Return what was consumed, by table, buffers for
     the next chunk, the ELBO's samples, and the number of draws floored.
     """
-    u = {name: layout.drawn(name, samples, buffers.draws.get(name)) for name in layout.rows}
+    u = {name: layout.drawn(name, samples, buffers.draws.get(name)) for name in layout.tables}
     elbo, of_groups, log_p, places = _log_p(layout, data, samples, u, buffers.log_p)
     if not rao_blackwell:
         # Eq. 3 needs the ELBO before any weight
-        log_qs = {name: layout.total_log_q(name, u[name]) for name in layout.rows}
-        elbo = elbo - sum(log_qs[name] for name in layout.problem.globals)
-        of_groups = of_groups - sum((log_qs[name] for name in layout.problem.locals if name in log_qs), 0.0)
-        for name in layout.fitted:
-            whole = elbo + (layout.scale if name in layout.problem.globals else 1.0) * of_groups
-            log_p[name] = jnp.broadcast_to(whole, (len(layout.rows[name].elements), len(samples)))
+        log_qs = {name: layout.total_log_q(name, u[name]) for name in layout.tables}
+        elbo = elbo - sum((log_qs[name] for name in layout.globals), 0.0)
+        of_groups = of_groups - sum((log_qs[name] for name in layout.locals), 0.0)
+        for name, table in layout.fitted.items():
+            whole = elbo + (1.0 if table.is_local else layout.scale) * of_groups
+            log_p[name] = jnp.broadcast_to(whole, (len(table.rows.elements), len(samples)))
 
     def weigh(log_p: Array, log_q_i: Array) -> Array:
         weight = log_p - log_q_i if rao_blackwell else log_p
         return only_counted(counts, weight)
 
     def tile(name: str, rows: Rows, u: Array, log_p: Array, state: Any) -> tuple[Array, Any]:
-        log_q_i, score = layout.latents[name].density(layout.on, rows.prepared, u)
+        log_q_i, score = layout.tables[name].drawer.density(layout.on, rows.prepared, u)
         weight = materialise(layout.on, weigh, log_p, log_q_i)
         return log_q_i, consume(state, weight, jax.tree.map(lambda h: only_counted(counts, h), score))
 
     inputs = {name: (log_p[name], states[name]) for name in layout.fitted}
-    new_states, log_qs, floored = over_latents(layout, u, counts, tile, inputs)
+    new_states, log_qs, floored = over_tables(layout, u, counts, tile, inputs)
     if rao_blackwell:
         elbo = layout.less_log_q(elbo, log_qs)
     used = Buffers({name: u[name] for name in buffers.draws}, {name: places[name] for name in buffers.log_p})
@@ -70,7 +70,7 @@ def evaluate(
 def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -> tuple[Array, Any, Arrays, Arrays]:
     """Evaluate the terms at these draws, and sum those in the blanket of each factor of q (Eq. 6).
 
-    Return samples of the part of log p that no group owns and of the batch's groups, log p_i by rows, the locals' by places.
+    Return samples of the part of log p that no group owns and of the batch's groups, log p_i by table as rows, and the locals' by places.
     """
     problem, scope = layout.problem, layout.analysis.blankets.prior
     beta, logs = layout.global_values(u, samples)
@@ -80,26 +80,28 @@ def _log_p(layout: Layout, data: Any, samples: Array, u: Arrays, into: Arrays) -
     if layout.batch is not None:
         found = group_terms(GroupBlocks(layout, u), beta, logs, samples, into)
     of_globals, of_groups, places, rows = found
+    factors: Arrays = {}
     for name in problem.globals:
         own = scope.log_p_i(name, prior, sums)
         if name in of_globals:
             # N/B is applied here, once: to the groups' part of a global's log p_i
             own = own + layout.scale * of_globals[name]
-        of_factors = jnp.broadcast_to(own, (*problem.shape(name), len(samples)))
-        rows[name] = as_rows(of_factors, len(layout.rows[name].elements))
+        factors[name] = jnp.broadcast_to(own, (*problem.shape(name), len(samples)))
+    for name, table in layout.globals.items():
+        rows[name] = table.as_rows(table.columns.join(factors, 0)[None])
     return sum_of_all(sums), of_groups, rows, places
 
 
-def over_latents(
+def over_tables(
     layout: Layout, u: Arrays, counts: Array | None, function: Callable[..., tuple[Array, Any]], inputs: dict[str, Any]
 ) -> tuple[dict[str, Any], Arrays, Int[Array, ""]]:
-    """Apply `function(name, rows, u, *inputs) -> (log q_i, sums)` to each fitted latent, tile by tile.
+    """Apply `function(name, rows, u, *inputs) -> (log q_i, sums)` to each fitted table, tile by tile.
 
-    Return the sums by rows, log q of all latents that are drawn, and the number of draws floored.
+    Return the sums by rows, log q of all tables that are drawn, and the number of draws floored.
     """
     found, log_q, floored = {}, {}, jnp.int32(0)
-    for name, rows in layout.rows.items():
-        if name not in layout.fitted:
+    for name, table in layout.tables.items():
+        if not table.is_fitted:
             log_q[name] = layout.total_log_q(name, u[name])
             continue
 
@@ -109,7 +111,7 @@ def over_latents(
             log_q_i, sums = jax.tree.map(lambda leaf: zero_padding(rows.real, leaf), made)
             return (log_q_i.sum(0), layout.num_floored(name, rows, u, counts)), sums
 
-        (log_q[name], moved), found[name] = over_rows(tile, rows, layout.tiles[name], u[name], *inputs[name])
+        (log_q[name], moved), found[name] = over_rows(tile, table.rows, table.tile, u[name], *inputs[name])
         floored = floored + moved
     return found, log_q, floored
 

@@ -1,6 +1,7 @@
 """Evaluate log p_i at all values of latents that have few, in the prior and in a batch of groups."""
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +12,8 @@ from jaxtyping import Array, Bool, Float
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
 from bbvi.blankets.scope import Scope
-from bbvi.draws.layout import Layout, global_draws, model_values
-from bbvi.draws.rows import as_rows
+from bbvi.draws.draws import latent_values
+from bbvi.draws.layout import Layout
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
 from bbvi.model.latents import Latent
@@ -81,54 +82,63 @@ class EveryValue:
         over samples of log p_i at the value k, up to a constant.
 
         The groups' part carries N/B in the sums of globals, but not in those of locals, nor in its samples. `u` and `log_q`
-        are by rows too; `counts` tells which samples count.
+        are by rows of tables too; `counts` tells which samples count.
         """
-        problem = layout.problem
-        of_globals, tables = global_draws(problem, u), global_draws(problem, log_q)
+        of_globals, tables = (layout.by_latent(layout.global_draws(rows)) for rows in (u, log_q))
         point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
         now = _first(point) if self._prior.exact else point
         part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
         prior, totals = self._summed(part, self._prior, point, of_globals, tables)
-        groups = jnp.zeros(len(samples))
+        groups, found = jnp.zeros(len(samples)), {}
         if layout.batch is not None:
-            own, plan = {name: log_q[name] for name in problem.locals if name in log_q}, self._plans[-1]
+            own, plan = {name: log_q[name] for name in layout.locals if name in log_q}, self._plans[-1]
             # together with all others, a latent's draws play no part, but its probabilities do
             group_blocks = GroupBlocks(layout, u | own if plan.joint else u)
-            # probabilities have their values last; draws the axes of a value, and samples
-            axes = {name: 1 if plan.joint else 1 + len(problem.locals[name].event) for name in own}
-            places = {name: group_blocks.draws[name].shape[:-num] for name, num in axes.items()}
-            out = {name: jnp.zeros((*shape, len(self.supports[name]))) for name, shape in places.items()}
+            out = {name: jnp.zeros((*group_blocks.draws[name].shape[:2], own[name].shape[-1])) for name in own}
             width = 1 if plan.exact else len(samples)
-            (groups, more), found = group_blocks.sweep(lambda *a: self._block(point, tables, *a), width, out)
+            block = functools.partial(self._block, group_blocks, point, tables)
+            (groups, more), places = group_blocks.sweep(block, width, out)
             totals = {name: leaf + layout.scale * more[name] for name, leaf in totals.items()}
-            for name, leaf in found.items():
-                rows = as_rows(leaf, len(log_q[name]))
-                totals[name] = rows if plan.joint else rows * jnp.exp(log_q[name])
-        return prior, groups, {name: as_rows(leaf, len(log_q[name])) for name, leaf in totals.items()}
+            for name, leaf in places.items():
+                rows = layout.tables[name].as_rows(leaf)
+                found[name] = rows if plan.joint else rows * jnp.exp(log_q[name])
+        for name, table in layout.globals.items():
+            if name in log_q:
+                found[name] = table.as_rows(table.columns.join(totals, 0)[None])
+        return prior, groups, found
 
-    def _block(self, at: Point, tables: Totals, scope: Scope, taken: Any) -> tuple[tuple[Array, Totals], Totals]:
+    def _block(
+        self, group_blocks: GroupBlocks, at: Point, tables: Totals, scope: Scope, taken: Any
+    ) -> tuple[tuple[Array, Totals], Totals]:
         """Evaluate some groups: their part of log p and the sums of globals, and the sums of their locals."""
         groups, rows, _, u = taken
-        problem, plan = self._analysis.problem, self._groups[scope.problem]
+        problem, plan, layout = self._analysis.problem, self._groups[scope.problem], group_blocks.layout
         now = _first(at) if plan.exact else at
-        own = {name: leaf for name, leaf in u.items() if name in self.supports}
-        drawn = {name: leaf[..., : len(now.samples)] for name, leaf in u.items() if not (plan.joint and name in own)}
-        z, own_logs = _values_of_groups(problem.locals, drawn, run_time_true(at.key))
+        whole = {name: leaf for name, leaf in u.items() if name in layout.fitted}
+        own = jax.vmap(lambda x: layout.by_latent(x, scope.problem))(whole) if whole else {}
+        drawn = {name: leaf[..., : len(now.samples)] for name, leaf in u.items() if not (plan.joint and name in whole)}
+        z: Draws = {}
+        own_logs: Draws = {}
+        if drawn:
+            z, own_logs = jax.vmap(lambda x: layout.model_values(x, scope.problem, layout.on))(drawn)
         z |= jax.vmap(lambda group: problem.call_site(fold(at.key, group), now.samples, group))(groups)
         part, all_tables = self._part(scope, now, rows, z, own_logs), tables | own if plan.joint else tables
         samples, totals = self._summed(part, plan, at, at.u | own, all_tables)
         arrays = {name: leaf for name, leaf in totals.items() if name in problem.locals}
-        return (samples, {name: leaf for name, leaf in totals.items() if name not in arrays}), arrays
+        return (samples, {n: leaf for n, leaf in totals.items() if n not in arrays}), group_blocks.join(arrays)
 
     def _part(self, scope: Scope, now: Point, rows: Any, z: Draws, own_logs: Draws) -> Part:
         """Make the part of log p of one scope: with the data, or with rows, values and logarithms of some groups."""
         problem, on, num = self._analysis.problem, run_time_true(now.key), len(now.samples)
 
         def terms(moved: Draws, wanted: Any) -> Terms:
-            shared = {name: x for name, x in moved.items() if name in problem.globals}
-            values, logs = model_values(problem.globals, shared, on)
-            own = {name: x for name, x in moved.items() if name not in shared}
-            own_values, more = _values_of_groups(problem.locals, own, on)
+            values, own_values = {}, {}
+            for name, x in moved.items():
+                see = functools.partial(materialise, on, functools.partial(latent_values, problem.latents[name]))
+                if name in problem.globals:
+                    values[name] = see(x)
+                else:
+                    own_values[name] = jax.vmap(see)(x)
 
             def some(beta: Draws, logs: Draws, z: Draws, own_logs: Draws) -> Terms:
                 def one(row: Any, z: Draws, own: Draws) -> Terms:
@@ -137,7 +147,7 @@ class EveryValue:
                 made = (jax.vmap(one) if scope.of_groups else one)(rows, z, own_logs)
                 return made if wanted is None else {term: made[term] for term in wanted}
 
-            return materialise(on, some, now.beta | values, now.logs | logs, z | own_values, own_logs | more)
+            return materialise(on, some, now.beta | values, now.logs, z | own_values, own_logs)
 
         def log_p(names: Iterable[str], terms: Terms) -> dict[str, Array]:
             indices = jax.vmap(scope.indices)(rows) if scope.of_groups else []
@@ -176,11 +186,6 @@ def _first(at: Point) -> Point:
     """Keep the first sample alone."""
     u, beta, logs = jax.tree.map(lambda leaf: leaf[..., :1], (at.u, at.beta, at.logs))
     return Point(at.key, at.samples[:1], None, u, beta, logs)
-
-
-def _values_of_groups(latents: Mapping[str, Latent], u: Draws, on: Array) -> tuple[Draws, Draws]:
-    """Turn the coordinates of locals, with groups first, into what the model sees."""
-    return jax.vmap(lambda x: model_values(latents, x, on))(u) if u else ({}, {})
 
 
 def _support(name: str, latent: Latent) -> np.ndarray:

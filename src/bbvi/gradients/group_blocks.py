@@ -5,12 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.scope import Scope, Sums
-from bbvi.draws.layout import Arrays, Layout, model_values
-from bbvi.draws.rows import as_rows, in_shape
+from bbvi.draws.layout import Layout
+from bbvi.draws.rows import Arrays
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import fold
@@ -23,21 +22,23 @@ _FLOATS_PER_BLOCK = 1 << 17
 class GroupBlocks:
     """The draws of a batch's locals, of which blocks of groups are evaluated one after the other.
 
-    A block is a function `(scope, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where arrays
-    have groups first, and stand like the draws.
+    A block is a function `(scope, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where draws and arrays
+    are those of tables, with groups first, or with positions between these and the columns if they are packed.
     """
 
     def __init__(self, layout: Layout, u: dict[str, Array]):
         assert layout.batch is not None
         self.layout, self.batch, self.problem, self.analysis = layout, layout.batch, layout.problem, layout.analysis
         #: draws by places: packed ones by position, others by group
-        self.draws = {name: self._by_place(name, u[name]) for name in self.problem.locals}
+        self.draws = {name: table.places(u[name]) for name, table in layout.locals.items()}
 
-    def _by_place(self, name: str, u: Array) -> Array:
-        shape = self.problem.shape(name)
-        inner = shape[1:] if name in self.layout.packings else shape
-        num = len(u) // int(np.prod(inner))
-        return in_shape(u, (num, *inner))
+    def join(self, arrays: Arrays) -> Arrays:
+        """Put arrays of the locals, with groups first, side by side in those of tables."""
+        return {
+            name: table.columns.join(arrays, 1 + table.columns.num_axes)
+            for name, table in self.layout.locals.items()
+            if name in arrays
+        }
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""
@@ -67,26 +68,20 @@ class GroupBlocks:
             rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}
         for name, drawn in self.draws.items():
-            packing, shape = self.layout.packings.get(name), scope.problem.shape(name)
+            packing = self.layout.tables[name].columns.packing
             # what stands behind a short group are draws of others: values like any, that no term may read
-            begin, sizes = (at, (size, *shape)) if packing is None else (packing.first[at], shape)
-            some = jax.lax.dynamic_slice(drawn, _corner(begin, drawn.ndim), (*sizes, *drawn.shape[len(sizes) :]))
+            begin, num = (at, size) if packing is None else (packing.first[at], scope.problem.lengths[packing.axis])
+            some = jax.lax.dynamic_slice_in_dim(drawn, begin, num)
             u[name] = some if packing is None else some[None]
         return groups, rows, own, u
 
     def _put(self, out: Any, arrays: Any, at: Any) -> Any:
         new = {}
         for name, leaf in arrays.items():
-            packing = self.layout.packings.get(name)
-            begin = at if packing is None else packing.first[at]
-            value = leaf if packing is None else leaf[0]
-            new[name] = jax.lax.dynamic_update_slice(out[name], value, _corner(begin, value.ndim))
+            packing = self.layout.tables[name].columns.packing
+            begin, value = (at, leaf) if packing is None else (packing.first[at], leaf[0])
+            new[name] = jax.lax.dynamic_update_slice_in_dim(out[name], value, begin, 0)
         return new
-
-
-def _corner(begin: Any, ndim: int) -> list[Any]:
-    """Return the first indices of a slice along the first axis, all of one type."""
-    return [begin, *[jnp.zeros_like(begin)] * (ndim - 1)]
 
 
 def group_terms(
@@ -94,7 +89,8 @@ def group_terms(
 ) -> tuple[Arrays, Float[Array, " samples"], Arrays, dict[str, Float[Array, "rows samples"]]]:
     """Evaluate the groups of a batch at one chunk of samples.
 
-    Return what they add to each global's log p_i and to the ELBO, log p_i of the locals by places, and the same as rows.
+    Return what they add to each global's log p_i and to the ELBO, log p_i of the locals' tables by places, and the same as
+    rows.
     """
     layout, problem, width = group_blocks.layout, group_blocks.problem, len(samples)
 
@@ -102,7 +98,7 @@ def group_terms(
         groups, rows, _, u = taken
 
         def one(group, row, u):
-            z, own_logs = model_values(problem.locals, u, layout.on)
+            z, own_logs = layout.model_values(u, scope.problem, layout.on)
             z |= problem.call_site(fold(layout.key, group), samples, group)
 
             def terms_at(beta: Any, z: Any, logs: Any) -> Terms:
@@ -119,7 +115,7 @@ def group_terms(
             for name in problem.locals:
                 found = jax.vmap(lambda t, s, i, n=name: scope.of_one_group(n, t, i, s))(terms, sums, indices)
                 out[name] = jnp.broadcast_to(found, (len(groups), *scope.problem.shape(name), width))
-            return out
+            return group_blocks.join(out)
 
         log_p = materialise(layout.on, weigh, terms, sums)
         looked_up = {name: scope.looked_up(name, terms, indices) for name in problem.globals}
@@ -127,12 +123,14 @@ def group_terms(
         of_globals = {name: scope.log_p_i(name, terms, sums) for name in problem.globals}
         return (of_globals, looked_up, sum_of_all(sums)), log_p
 
-    num = len(group_blocks.batch.groups)
-    out = {name: into.get(name, jnp.zeros((num, *problem.shape(name), width))) for name in problem.locals}
+    out = {
+        name: into[name] if name in into else jnp.zeros((len(group_blocks.batch.groups), table.columns.num, width))
+        for name, table in layout.locals.items()
+    }
     (of_globals, looked_up, elbo), out = group_blocks.sweep(block, width, out)
     scope = group_blocks.analysis.blankets.of_group
     of_globals = {name: own + scope.spread(name, looked_up[name]) for name, own in of_globals.items()}
-    rows = {name: as_rows(leaf, len(layout.rows[name].elements)) for name, leaf in out.items()}
+    rows = {name: layout.tables[name].as_rows(leaf) for name, leaf in out.items()}
     return of_globals, elbo, out, rows
 
 

@@ -55,14 +55,14 @@ class LocalExpectation(AbstractGradient):
         every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
         layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
-        tables = {name: _Table(analysis.problem.latents[name].family, layout.rows[name]) for name in every.supports}
+        tables = {name: _Table(table.drawer.latent.family, table.rows) for name, table in layout.fitted.items()}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}
 
         def visit(samples: Array, counts: Array | None) -> tuple[Totals, Float[Array, " samples"]]:
-            u = {name: layout.drawn(name, samples) for name in layout.rows}
+            u = {name: layout.drawn(name, samples) for name in layout.tables}
             elbo, of_groups, totals = every(layout, u, log_q, samples, counts)
-            own = {n: exact[n] if n in exact else layout.total_log_q(n, u[n]) for n in layout.rows}
+            own = {n: exact[n] if n in exact else layout.total_log_q(n, u[n]) for n in layout.tables}
             return totals, layout.less_log_q(elbo + layout.scale * of_groups, own)
 
         totals, elbo, error = sum_chunks(cut, visit)
@@ -72,7 +72,7 @@ class LocalExpectation(AbstractGradient):
 
 
 class _Table:
-    """The probabilities of all values of one latent, by rows, and their scores."""
+    """The probabilities of all values of the factors in one table, by rows, and their scores."""
 
     def __init__(self, family: AbstractFamily, rows: Rows):
         values = jnp.asarray(family.chart.values())

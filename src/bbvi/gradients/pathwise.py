@@ -19,8 +19,7 @@ from bbvi.draws.draws import cut_samples, only_counted
 from bbvi.draws.layout import Layout, lay_out
 from bbvi.families import Params
 from bbvi.gradients.abstract import AbstractGradient, Estimate
-from bbvi.gradients.evaluate import over_latents, sum_chunks
-from bbvi.gradients.group_blocks import GroupBlocks
+from bbvi.gradients.evaluate import over_tables, sum_chunks
 from bbvi.gradients.slopes import Slopes
 from bbvi.numerics.xla import stored
 
@@ -62,14 +61,13 @@ class Pathwise(AbstractGradient):
 def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None) -> tuple[Any, Array]:
     """Sum gradients and squared scores over one chunk, by rows, and count draws floored; give the ELBO's samples."""
     u, paths = {}, {}
-    for name in layout.rows:
+    for name, table in layout.tables.items():
         found = layout.drawn(name, samples)
-        u[name], paths[name] = found if layout.latents[name].paths else (found, None)
-    group_blocks = None if layout.batch is None else GroupBlocks(layout, u)
-    elbo, of_groups, slopes_of = slopes(group_blocks, u, len(samples))
+        u[name], paths[name] = found if table.is_fitted else (found, None)
+    elbo, of_groups, slopes_of = slopes(layout, u, len(samples))
 
     def tile(name: str, rows: Rows, u: Array, slope: Array, path: Any) -> tuple[Array, tuple[Params, Params]]:
-        drawer = layout.latents[name]
+        drawer = layout.tables[name].drawer
         density = jax.value_and_grad(drawer.latent.family.log_prob, argnums=(0, 1))
 
         def one(row: Rows, u: Array, slope: Array, path: Any) -> Any:
@@ -80,5 +78,5 @@ def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None)
         return jax.vmap(one)(rows, u, slope, path)
 
     inputs = {name: (slopes_of[name], paths[name]) for name in layout.fitted}
-    sums, log_q, floored = over_latents(layout, u, counts, tile, inputs)
+    sums, log_q, floored = over_tables(layout, u, counts, tile, inputs)
     return (sums, floored), stored(layout.on, layout.less_log_q(elbo + layout.scale * of_groups, log_q))

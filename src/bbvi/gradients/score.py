@@ -19,7 +19,7 @@ from bbvi.numerics.xla import sum_over_samples
 
 
 class Sums(NamedTuple):
-    """Sums over samples of one latent, with folds last: the control variate's, before and after, and the squared scores."""
+    """Sums over samples of one table, with folds last: the control variate's, before and after, and the squared scores."""
 
     sums: Any
     squares: Params
@@ -108,7 +108,7 @@ class Score(AbstractGradient):
             return sums, _Carry(shifts, buffers, elbo_shift, total, squares, carry.floored + floored)
 
         buffers = layout.buffers(cut.chunk) if buffers is None else buffers
-        shifts, none = {name: jnp.zeros((len(layout.rows[name].elements), 1)) for name in layout.fitted}, jnp.zeros(())
+        shifts, none = {n: jnp.zeros((len(t.rows.elements), 1)) for n, t in layout.fitted.items()}, jnp.zeros(())
         sums, last = _over_folds(cut, add, _Carry(shifts, buffers, none, none, none, jnp.int32(0)))
         if variate.two_passes and cut.num_chunks > 1:
             # draw the same samples once more, now that the sums over all of them are known

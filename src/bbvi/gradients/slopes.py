@@ -1,6 +1,7 @@
 """The derivative of log p along draws, for log joints that have one."""
 
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -16,8 +17,7 @@ from bbvi.blankets.jaxpr.jumps import find_jump
 from bbvi.blankets.scope import Scope
 from bbvi.blankets.trace import AtSamples
 from bbvi.draws.batch import Batch
-from bbvi.draws.layout import global_draws, model_values
-from bbvi.draws.rows import as_rows
+from bbvi.draws.layout import Layout
 from bbvi.families import AbstractChart, Joined, NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.model.latents import Latent
@@ -60,12 +60,12 @@ class Slopes:
                 raise ValueError(f"Pathwise: the latent {name!r} {reason}; {_INSTEAD}")
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
-        self._problem, self._data, self._moved = problem, data, frozenset(moved)
+        self._data = data
         scopes = analysis.scopes if batch is not None else ()
         self._prior = Smooth(analysis.blankets.prior)
         self._groups: dict[Problem, Smooth] = {scope.problem: Smooth(scope) for scope in scopes[1:]}
         for smooth in (self._prior, *self._groups.values()):
-            jump = smooth.jump(self._moved)
+            jump = smooth.jump(frozenset(moved))
             if jump is not None:
                 latents = ", ".join(map(repr, jump.inputs))
                 raise ValueError(
@@ -74,46 +74,39 @@ class Slopes:
                     "function is continuous there, write it with jnp.maximum, jnp.clip, jnp.abs or logsumexp"
                 )
 
-    def __call__(self, group_blocks: GroupBlocks | None, u: Draws, num: int) -> tuple[Array, Array, Draws]:
-        """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by rows.
+    def __call__(self, layout: Layout, u: Draws, num: int) -> tuple[Array, Array, Draws]:
+        """Samples of the part that no group owns, and of that of the batch's groups; and the derivatives by tables.
 
         The groups' part carries N/B in the derivative in a global, but not in that in a local, nor in its samples.
         """
-        problem, ones = self._problem, jnp.ones(num)
-        moving, still = self._parted(problem.globals, global_draws(problem, u))
-        (beta, logs), to_draws = jax.vjp(lambda u: model_values(problem.globals, u), moving)
-        held = model_values(problem.globals, still)
+        moving, still = _parted(layout, layout.global_draws(u))
+        (beta, logs), to_draws = jax.vjp(layout.model_values, moving)
+        held = layout.model_values(still)
         prior, back = jax.vjp(
             lambda beta, logs: self._prior(beta | held[0], logs | held[1], self._data, num), beta, logs
         )
-        slopes, groups = back(ones), jnp.zeros(num)
+        slopes, groups = back(jnp.ones(num)), jnp.zeros(num)
         found: Draws = {}
-        if group_blocks is not None:
-            out = {n: jnp.zeros_like(leaf) for n, leaf in group_blocks.draws.items() if n in self._moved}
-            (groups, more), found = group_blocks.sweep(lambda *a: self._block((beta, logs), held, num, *a), num, out)
-            slopes = jax.tree.map(lambda one, other: one + group_blocks.layout.scale * other, slopes, more)
-        return (
-            prior,
-            groups,
-            {n: as_rows(leaf, len(u[n]), u[n].shape[1:]) for n, leaf in (found | to_draws(slopes)[0]).items()},
-        )
-
-    def _parted(self, latents: Mapping[str, Latent], u: Draws) -> tuple[Draws, Draws]:
-        """The draws that move along their paths, and the others."""
-        moving = {name: u[name] for name in latents if name in self._moved}
-        return moving, {name: u[name] for name in latents if name not in self._moved}
+        if layout.batch is not None:
+            group_blocks = GroupBlocks(layout, u)
+            out = {n: jnp.zeros_like(leaf) for n, leaf in group_blocks.draws.items() if n in layout.fitted}
+            block = functools.partial(self._block, layout, (beta, logs), held)
+            (groups, more), found = group_blocks.sweep(block, num, out)
+            slopes = jax.tree.map(lambda one, other: one + layout.scale * other, slopes, more)
+        found |= {name: leaf[None] for name, leaf in to_draws(slopes)[0].items()}
+        return prior, groups, {name: layout.tables[name].as_rows(leaf) for name, leaf in found.items()}
 
     def _block(
-        self, globals_: tuple[Draws, Draws], held: tuple[Draws, Draws], num: int, scope: Scope, taken: Any
+        self, layout: Layout, globals_: tuple[Draws, Draws], held: tuple[Draws, Draws], scope: Scope, taken: Any
     ) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken
-        smooth, latents = self._groups[scope.problem], self._problem.locals
-        moving, still = self._parted(latents, u)
+        smooth, num = self._groups[scope.problem], next(iter(u.values())).shape[-1]
+        moving, still = _parted(layout, u)
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
             def one(row: Any, u: Draws) -> Array:
-                z, own_logs = model_values(latents, u)
+                z, own_logs = layout.model_values(u, scope.problem)
                 return smooth(beta | held[0] | z, logs | held[1] | own_logs, row, num)
 
             return jax.vmap(one)(rows, moving | still).sum(0)
@@ -121,6 +114,12 @@ class Slopes:
         value, back = jax.vjp(total, *globals_, moving)
         *of_globals, of_locals = back(jnp.ones(num))
         return (value, tuple(of_globals)), of_locals
+
+
+def _parted(layout: Layout, u: Draws) -> tuple[Draws, Draws]:
+    """The draws of tables that move along their paths, and the others."""
+    moving = {name: x for name, x in u.items() if name in layout.fitted}
+    return moving, {name: x for name, x in u.items() if name not in moving}
 
 
 def _ranges(chart: AbstractChart) -> list[Interval]:

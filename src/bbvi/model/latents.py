@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.families import AbstractChart, AbstractFamily, Params
-from bbvi.numerics.address import Address, Key, fold
+from bbvi.numerics.address import Address, Key, fold_names
 
 Shape = tuple[int | str, ...]
 
@@ -90,17 +91,9 @@ class Latent:
         """Draw `num` arbitrary values on the support, `(num, *factors, *event)`."""
         return self.family.chart.some_values((num, *self.padded(lengths)), generator)
 
-    def random_start(self, name: str, lengths: dict[str, int], key: Key) -> dict[str, Array]:
+    def random_start(self, name: str, lengths: dict[str, int], key: Key) -> Params:
         """Draw unconstrained parameters (Algorithm 1)."""
-        start = {}
-        for p, entry in self.family.parameters().items():
-            shape = entry.raw_shape()
-            first = self.elements(lengths)[..., None] * np.uint32(math.prod(shape))
-            element = jnp.asarray(first + np.arange(math.prod(shape), dtype=np.uint32))
-            uniform, _ = Address(fold(key, name, p), jnp.uint32(0), element, jnp.uint32(0)).uniforms()
-            noise = jnp.sqrt(12.0) * (uniform - 0.5)
-            start[p] = (entry.start + 0.3 * entry.spread * noise).reshape(self.padded(lengths) + shape)
-        return start
+        return random_starts({name: self}, lengths, key)[name]
 
     def given_start(self, name: str, lengths: dict[str, int]) -> dict[str, Array]:
         """Return the unconstrained parameters that the user's `init=` fixes."""
@@ -140,6 +133,28 @@ class Latent:
                 f"give a dict of its parameters {sorted(self.family.parameters())}"
             )
         return params
+
+
+def random_starts(latents: Mapping[str, Latent], lengths: dict[str, int], key: Key) -> dict[str, Params]:
+    """Draw unconstrained parameters of all these latents (Algorithm 1) as one array of random numbers."""
+    start: dict[str, Params] = {name: {} for name in latents}
+    entries = [(name, p, entry) for name in latents for p, entry in latents[name].family.parameters().items()]
+    if not entries:
+        return start
+    elements = []
+    for name, _, entry in entries:
+        size = math.prod(entry.raw_shape())
+        first = latents[name].elements(lengths)[..., None] * np.uint32(size)
+        elements.append(np.ravel(first + np.arange(size, dtype=np.uint32)))
+    sizes = [len(own) for own in elements]
+    keys = fold_names(key, [name for name, _, _ in entries], [p for _, p, _ in entries])
+    owners, word = np.repeat(np.arange(len(sizes)), sizes), jnp.uint32(0)
+    at = Address(keys[owners].T, word, jnp.asarray(np.concatenate(elements)), word)
+    centres, spreads = np.array([(entry.start, 0.3 * entry.spread) for *_, entry in entries])[owners].T
+    raw = jnp.asarray(centres, float) + jnp.asarray(spreads, float) * (jnp.sqrt(12.0) * (at.uniform() - 0.5))
+    for (name, p, entry), own in zip(entries, jax.lax.split(raw, sizes), strict=True):
+        start[name][p] = own.reshape(latents[name].padded(lengths) + entry.raw_shape())
+    return start
 
 
 def _hashable(init: Any) -> Any:

@@ -58,14 +58,19 @@ def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Ke
     """Descend one level of the address, by one word or two; a name counts by its checksum."""
 
     def number(w: int | str | Array) -> Array:
-        return jnp.asarray(zlib.crc32(w.encode()) if isinstance(w, str) else w, dtype=jnp.uint32)
+        return jnp.asarray(_checksum(w) if isinstance(w, str) else w, dtype=jnp.uint32)
 
     return jnp.stack(threefry(key, *jnp.broadcast_arrays(number(word), number(second))))
 
 
-def fold_names(key: Key, names: Sequence[str]) -> UInt32[Array, "names 2"]:
-    """Return `fold(key, name)` for several names at the price of one."""
-    return fold(key, jnp.array([zlib.crc32(name.encode()) for name in names], dtype=jnp.uint32)).T
+def fold_names(key: Key, names: Sequence[str], seconds: Sequence[str] = ()) -> UInt32[Array, "names 2"]:
+    """Return `fold(key, name)`, or with `seconds` `fold(key, name, second)`, for several names at the price of one."""
+    words = [jnp.array(list(map(_checksum, some)), jnp.uint32) for some in ([names, seconds] if seconds else [names])]
+    return fold(key, *words).T
+
+
+def _checksum(name: str) -> int:
+    return zlib.crc32(name.encode())
 
 
 class AbstractNet(eqx.Module):

@@ -121,6 +121,20 @@ class Converged(AbstractStop):
         done &= (total.sum() / 2 <= gain) & (ahead.sum() / 2 <= gain)
         return State(steps, new_globals, new_rows, rows_distance), done
 
+    def doubt(self, state):
+        if int(state.steps) < self.min_steps:
+            return ""
+        parts = [(state.rows, np.asarray(state.rows_distance))]
+        if state.globals.columns:
+            parts.append((state.globals, np.asarray(state.globals.by_latent(_distances(state.globals)))))
+        apart: dict[str, float] = {}
+        for averages, (total, num, _) in parts:
+            names = dict.fromkeys(name for name, _ in averages.columns)
+            apart |= dict(zip(names, np.sqrt(total / np.maximum(num, 1)).tolist(), strict=True))
+        name = max(apart, key=lambda n: apart[n])
+        total = sum(float(distance[0].sum()) for _, distance in parts) / 2
+        return f"{name!r} is known to {apart[name]:.2g} sd of q, all together to {total:.2g} nat"
+
     def most_gain(self, num_groups: int, batch_size: int) -> float:
         """Return how many nats may be left to gain."""
         return self.gain * min(num_groups / batch_size if batch_size else 1.0, _MOST_GAIN)

@@ -135,7 +135,9 @@ def _end(run: Run, state: State, began: float) -> End | None:
     elapsed = Elapsed(int(state.step), time.monotonic() - began)
     for number, rule in enumerate(run.settings.stops):
         if number == int(state.fired) or (int(state.fired) < 0 and rule.on_host(elapsed)):
-            return End(rule.outcome, repr(rule), number)
+            doubts = [other.doubt(own) for other, own in zip(run.settings.stops, state.stops, strict=False)]
+            words = [repr(rule), *filter(None, doubts)] if rule.outcome is Outcome.BUDGET else [repr(rule)]
+            return End(rule.outcome, "; ".join(words), number)
     return None
 
 

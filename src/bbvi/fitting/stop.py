@@ -84,6 +84,10 @@ class AbstractStop(eqx.Module):
         """Propose an average of late iterates to return when this rule fires, shaped as `params`; None for none."""
         return None
 
+    def doubt(self, state: Any) -> str:
+        """Say what keeps this rule from firing, for people, where a budget ends the fit; nothing by default."""
+        return ""
+
     def noise(self, state: Any) -> dict[str, float]:
         """Return the variance of each latent's gradient over the last steps, in units of F, as far as it is known."""
         return {}

@@ -90,18 +90,24 @@ class Slopes:
         if layout.batch is not None:
             group_blocks = GroupBlocks(layout, u)
             out = {n: jnp.zeros_like(leaf) for n, leaf in group_blocks.draws.items() if n in layout.fitted}
-            block = functools.partial(self._block, layout, (beta, logs), held)
+            block = functools.partial(self._block, layout, num, (beta, logs), held)
             (groups, more), found = group_blocks.sweep(block, num, out)
             slopes = jax.tree.map(lambda one, other: one + layout.scale * other, slopes, more)
         found |= {name: leaf[None] for name, leaf in to_draws(slopes)[0].items()}
         return prior, groups, {name: layout.tables[name].as_rows(leaf) for name, leaf in found.items()}
 
     def _block(
-        self, layout: Layout, globals_: tuple[Draws, Draws], held: tuple[Draws, Draws], scope: Scope, taken: Any
+        self,
+        layout: Layout,
+        num: int,
+        globals_: tuple[Draws, Draws],
+        held: tuple[Draws, Draws],
+        scope: Scope,
+        taken: Any,
     ) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken
-        smooth, num = self._groups[scope.problem], next(iter(u.values())).shape[-1]
+        smooth = self._groups[scope.problem]
         moving, still = _parted(layout, u)
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +14,7 @@ from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs
+from bbvi.numerics.xla import for_many_runs, program
 
 _FLOATS_PER_BLOCK = 1 << 22
 
@@ -61,8 +60,8 @@ class Ratios:
             z, log_q_total = draw_values(problem, problem.locals, params, **at)
             return total(group.at_samples((beta, z), row, len(samples))) - log_q_total
 
-        self._at_globals = eqx.filter_jit(at_globals, **for_many_runs())
-        self._at_groups = eqx.filter_jit(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
+        self._at_globals = program(at_globals, **for_many_runs())
+        self._at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
 
     def of_globals(self, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""

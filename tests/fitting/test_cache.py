@@ -1,5 +1,8 @@
 """Compiled steps are used again for the same traces, and only for these."""
 
+import gc
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -11,6 +14,7 @@ from bbvi.numerics import xla as compiler
 
 FEW = bbvi.Budget(steps=3)
 Y = np.array([1.0, 2.0, 3.0])
+MAPS = Path("/proc/self/maps")
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +118,39 @@ def test_an_option_that_xla_does_not_know_is_not_asked_for(monkeypatch):
     monkeypatch.undo()
     compiler._known_here.cache_clear()
     assert compiler.for_one_run()["compiler_options"]
+
+
+def maps():
+    return len(MAPS.read_text().splitlines())
+
+
+def ask_all(scale):
+    """Fit a function that no one has seen, and ask its posterior for all that compiles something."""
+    posterior = fit(model(scale), Y, gradient=bbvi.Score(), optimizer=bbvi.adagrad())
+    posterior.sample(5)
+    posterior.elbo(5)
+    posterior.khat(50)
+    bbvi.explain(posterior.model, Y)
+    bbvi.gradient_moments(posterior.model, Y, posterior, gradient=bbvi.Score(), repeats=2)
+    return posterior
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="the kernel does not list the maps of a process here")
+@pytest.mark.parametrize(
+    ("fits", "most", "ask"),
+    [
+        (10, 2, ask_all),
+        (6, 2, lambda scale: bbvi.metropolis_within_gibbs(model(scale), Y, num_draws=5, num_burn_in=5)),
+        pytest.param(40, 8, lambda scale: fit(model(scale), Y), marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_compiled_for_a_function_goes_with_it(monkeypatch, fits, most, ask):
+    monkeypatch.setattr(compiled, "_MOST", most)
+    seen = []
+    for number in range(fits):
+        ask(1.0 + number)
+        gc.collect()
+        seen.append(maps())
+    later = seen[fits // 2 :]
+    # a fit has about 150, and the kernel ends a process that has 65,530
+    assert later[-1] - later[0] < 5 * len(later)

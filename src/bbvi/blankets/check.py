@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,7 @@ from bbvi.blankets.patterns import readers
 from bbvi.blankets.scope import Scope
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
 from bbvi.model.problem import Problem, Terms, total
-from bbvi.numerics.xla import for_one_run
+from bbvi.numerics.xla import for_one_run, program
 
 _NUM_DRAWS = 2
 _NUM_GROUPS = 4
@@ -32,7 +31,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
         mixed = {name: jnp.where(_along(keep[name], value), value, other[name]) for name, value in z.items()}
         return row, mixed, _other_padding(groups, row, own)
 
-    otherwise = eqx.filter_jit(padded_otherwise, **for_one_run())
+    otherwise = program(padded_otherwise, **for_one_run())
     # the same program each time, so that the same numbers give the same bits
     trace, site = blankets.of_group.trace, problem.no_call_site(_NUM_DRAWS)
     terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run())
@@ -81,7 +80,7 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
             return terms, scope.trace.at_samples(latents, constant, num)
 
         latents = (beta, own) if scope.of_groups else (beta,)
-        terms, returned = eqx.filter_jit(both, **for_one_run())(latents, constant)
+        terms, returned = program(both, **for_one_run())(latents, constant)
         _check_moves(terms, scope, moves, constant)
         _check_totals(terms, returned)
 

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,7 +184,7 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
             found |= blankets.of_group.at_samples({**beta, **z}, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 
-    sums = eqx.filter_jit(totals, **for_one_run())(params)
+    sums = jax.jit(totals, **for_one_run())(params)
     variances = {name: float(np.var(np.asarray(value, np.float64))) for name, value in sums.items()}
     total = sum(variances.values())
     return {name: variance / total if total > 0 else 0.0 for name, variance in variances.items()}

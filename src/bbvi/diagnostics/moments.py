@@ -1,10 +1,8 @@
 """How noisy is the gradient: its mean and variance over repeats, at a fixed lambda (Figure 2)."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +24,7 @@ from bbvi.model.groups import ArrayGroups, Stream
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import bind
 from bbvi.numerics.address import Key, fold, seed_key
-from bbvi.numerics.xla import for_many_runs
+from bbvi.numerics.xla import for_many_runs, program
 from bbvi.posterior.posterior import Posterior
 
 
@@ -75,18 +73,19 @@ def gradient_moments(
         pilot = Choosing(gradient, analysis, flat, groups, size, seed_key(seed)).pilot(params, {})
         gradient = gradient.settled(pilot, gradient.first(pilot))
     loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
-    made = _program()(loop, repeats, fold(seed_key(seed), "moments"), params, flat, groups)
+    # at another lambda nothing is compiled again
+    moments = loop.programs.setdefault(("moments", repeats), _program(loop, repeats))
+    made = moments(fold(seed_key(seed), "moments"), params, flat, groups)
     mean, spread = jax.block_until_ready(made)
     problem.raise_failure()
     variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
     return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))
 
 
-@functools.cache  # one program: at another lambda nothing is compiled again
-def _program() -> Callable[..., tuple[Lambda, Lambda]]:
+def _program(loop: Loop, repeats: int) -> Callable[..., tuple[Lambda, Lambda]]:
     """Compile the mean of the repeated full-data gradients and the sum of their squared distances to it."""
 
-    def moments(loop: Loop, repeats: int, key: Key, params: dict[str, Lambda], flat: Any, groups: Any) -> Any:
+    def moments(key: Key, params: dict[str, Lambda], flat: Any, groups: Any) -> Any:
         def one(repeat: Array) -> Lambda:
             batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
             estimate = loop.estimate(params, flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat))
@@ -94,7 +93,7 @@ def _program() -> Callable[..., tuple[Lambda, Lambda]]:
 
         return mean_and_spread(one, repeats)
 
-    return eqx.filter_jit(moments, **for_many_runs())
+    return program(moments, **for_many_runs())
 
 
 def full_gradient(estimate: Estimate, batch: Batch | None, rows: Lambda) -> Lambda:

@@ -1,9 +1,8 @@
 """Choose the estimators of a fit: before its first step, once more after a pilot, and again from a checkpoint."""
 
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
-
-import equinox as eqx
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import MonteCarlo
@@ -15,7 +14,7 @@ from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice, Pilot
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_one_run
+from bbvi.numerics.xla import for_one_run, program
 
 _REPEATS, _DRAWS = 32, 10
 
@@ -38,7 +37,8 @@ class Choosing(NamedTuple):
             loop = Loop(analysis, Method(gradient, MonteCarlo(_DRAWS), adagrad(), batch_size=self.batch_size))
             key = fold(self.key, "pilot")
             source = loop.source(self.groups, key, 0, 1)
-            found = eqx.filter_jit(noise_of_latents, **for_one_run())(loop, params, key, self.data, source, _REPEATS)
+            measured = program(functools.partial(noise_of_latents, loop, repeats=_REPEATS), **for_one_run())
+            found = measured(params, key, self.data, source)
             return {name: _DRAWS * float(value) for name, value in found.items()}
 
         return Pilot(self.analysis, self.data, self.groups, noise, seen)

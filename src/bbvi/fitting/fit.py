@@ -102,7 +102,7 @@ def fit(
     if posterior.outcome is Outcome.NON_FINITE:
         warnings.warn(posterior.stopped, RuntimeWarning, stacklevel=2)
     elif posterior.outcome is Outcome.INTERRUPTED or (posterior.outcome is Outcome.BUDGET and looks):
-        warnings.warn(posterior.verdict, RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{posterior._ending()}; {posterior.outcome.advice}", RuntimeWarning, stacklevel=2)
     return posterior
 
 

@@ -1,5 +1,7 @@
 """Algorithms 1 and 2 as a compiled loop: draw, estimate, step, ask the stopping rules; many steps to a call."""
 
+import copy
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +21,7 @@ from bbvi.fitting.stop import AbstractStop, Info
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs, run_time_true, stored
+from bbvi.numerics.xla import for_many_runs, program, run_time_true, stored
 
 
 class Method(NamedTuple):
@@ -76,8 +78,11 @@ class Loop:
         self.gradient, draws, self.optimizer, stops, self.batch_size, self.capacity, watch = method
         self.stops = stops if watch is None else (*stops, watch)
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
-        # the state's buffers are given away: a step must not copy the rows of all groups
-        self._compiled = eqx.filter_jit(self._run, donate="all-except-first", **for_many_runs())
+        # the state's buffers are given away: a step must not copy the rows of all groups. A copy runs, so that this loop
+        # is in no cycle and goes, with what was compiled, as soon as nobody needs it
+        self._compiled = program(copy.copy(self)._run, donate_argnums=1, **for_many_runs())
+        #: what else was compiled for this loop, and goes with it
+        self.programs: dict[Hashable, Callable[..., Any]] = {}
 
     def init(self, params: dict[str, Lambda]) -> State:
         """Make the state before the first step."""

@@ -6,7 +6,6 @@ of q are moved between two draws from the current q.
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,7 @@ from bbvi.model.groups import AbstractGroups
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.model.problem import Problem
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_one_run
+from bbvi.numerics.xla import for_one_run, program
 
 #: a re-check costs three calls of each opaque function, so it is rare beside the draws of this many steps
 RECHECK_STEPS = 20
@@ -35,7 +34,7 @@ class Recheck:
             drawn, _ = draw_values(problem, latents, params, key=key, samples=samples)
             return [{name: value[..., i] for name, value in drawn.items()} for i in range(2)]
 
-        self._draw = eqx.filter_jit(draw, **for_one_run())
+        self._draw = program(draw, **for_one_run())
 
     def __call__(self, params: dict[str, Lambda], step: int) -> None:
         """Raise if a term changes with a latent that it was not found to read."""

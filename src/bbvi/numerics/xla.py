@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +32,26 @@ def for_many_runs() -> dict[str, Any]:
 def for_one_run() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs a few times: not worth the compiler's effort."""
     return {"compiler_options": {**_known_here(), **_NO_EFFORT}}
+
+
+def program(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile a function of arrays, for which all else in its arguments is constant; `options` are those of `jax.jit`.
+
+    What was compiled goes when the program goes. `equinox.filter_jit` would keep it, with all that the function closes
+    over, to the end of the process: its caches are weak in the function, but hold it as a constant of its own program.
+    """
+    compiled: dict[Any, Callable[..., Any]] = {}
+
+    def call(*arguments: Any) -> Any:
+        arrays, rest = eqx.partition(arguments, eqx.is_array)
+        leaves, tree = jax.tree.flatten(rest)
+        key = (tree, *((type(leaf), leaf) for leaf in leaves))
+        if key not in compiled:
+            whole = functools.wraps(function)(lambda *arrays: function(*eqx.combine(arrays, rest)))
+            compiled[key] = jax.jit(whole, **options)
+        return compiled[key](*arrays)
+
+    return call
 
 
 @functools.cache

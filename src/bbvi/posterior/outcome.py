@@ -34,7 +34,7 @@ class Outcome(enum.Enum):
 
     @property
     def advice(self) -> str:
-        """What to do next."""
+        """What to do next, whatever k-hat is."""
         if self is Outcome.CONVERGED:
             return "posterior.khat() tells how near q is to the posterior"
         return "look at posterior.plot(), and go on with bbvi.fit(..., start=posterior) or a larger budget"

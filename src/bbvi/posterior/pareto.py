@@ -4,32 +4,67 @@ Here rather than by ArviZ, whose `psislw` changed its place and the sign of its 
 wrong sign asks for the other tail, and gives a k-hat that looks good.
 """
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 
 _LEAST_TAIL = 5
 _PRIOR_DRAWS, _PRIOR_SHAPE = 10, 0.5
+# logarithms of ratios that differ by less, relative to the largest, differ by rounding
+_ROUNDING = 1e-5
+_SMALL = 0.05
 
 
-def pareto_khat(log_ratios: Float[np.ndarray, " draws"]) -> float:
-    """Shape of the generalized Pareto distribution of the largest ratios; infinite if too few differ.
+class Khat(float):
+    """k-hat of the globals (or of a flat model): a float with a `.standard_error`; `.locals` has one for each group."""
+
+    standard_error: float
+    locals: np.ndarray | None
+
+    def __new__(cls, value: float, standard_error: float = float("nan"), locals: Any = None) -> "Khat":
+        self = float.__new__(cls, value)
+        self.standard_error, self.locals = standard_error, None if locals is None else np.asarray(locals, float)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{float(self):.2f}" + (f" ± {self.standard_error:.2f}" if np.isfinite(self) else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the arguments that make another one like this."""
+        own = None if self.locals is None else self.locals.tolist()
+        return {"value": float(self), "standard_error": self.standard_error, "locals": own}
+
+
+def pareto_khat(log_ratios: Float[np.ndarray, " draws"]) -> Khat:
+    """Estimate the shape of the generalized Pareto distribution of the largest ratios, from their logarithms.
+
+    Where the largest take few values, as those of discrete latents may, they have no tail: minus infinity if there are enough
+    of them to know what they add up to, infinity if not.
 
     Examples:
         >>> import numpy as np
         >>> z = np.random.default_rng(0).exponential(size=100_000)  # exp(z / 2) has the tail t**-2
-        >>> print(f"{pareto_khat(z / 2):.1f}")
-        0.5
+        >>> pareto_khat(z / 2)
+        0.52 ± 0.05
     """
-    num = len(log_ratios)
-    ordered = np.sort(log_ratios - np.max(log_ratios))
+    log_ratios = np.asarray(log_ratios, np.float64)
+    num, top = len(log_ratios), float(np.max(log_ratios))
+    if not np.isfinite(top):
+        return Khat(np.inf)
+    ordered = np.sort(log_ratios - top)
     num_tail = int(np.ceil(min(num / 5, 3 * np.sqrt(num))))
     cutoff = max(ordered[-num_tail - 1], np.log(np.finfo(float).tiny))
     tail = ordered[ordered > cutoff]
-    if len(tail) < _LEAST_TAIL:
-        return float("inf")
+    if np.sum(np.diff(tail, prepend=cutoff) > _ROUNDING * max(1.0, abs(top))) < _LEAST_TAIL:
+        share = np.exp(tail).sum() / np.exp(ordered).sum()
+        return Khat(-np.inf) if share <= _SMALL * np.sqrt(len(tail)) else Khat(np.inf)
     shape = tail_shape(np.exp(tail) - np.exp(cutoff))
     # a weak prior at 1/2, worth ten draws
-    return float((len(tail) * shape + _PRIOR_DRAWS * _PRIOR_SHAPE) / (len(tail) + _PRIOR_DRAWS))
+    weight = len(tail) / (len(tail) + _PRIOR_DRAWS)
+    # of the most likely k: below -1/2 the largest ratio is known much better than k, which is a mean of logarithms then
+    error = max(1 + shape, -shape) / np.sqrt(len(tail))
+    return Khat(weight * shape + (1 - weight) * _PRIOR_SHAPE, weight * error)
 
 
 def tail_shape(excesses: Float[np.ndarray, " draws"]) -> float:

@@ -27,7 +27,7 @@ def plot_history(posterior: Any) -> Any:
         top.legend(frameon=False, loc="lower right")
         bottom.plot(step, history["change"], color="#999999", lw=0.8)
         bottom.set_yscale("log")
-    top.set_title(posterior.verdict.rpartition("; ")[0], fontsize=10, loc="left")
+    top.set_title(posterior._ending(), fontsize=10, loc="left")
     top.set(ylabel="ELBO (nats)")
     bottom.set(ylabel="change of λ (rms)", xlabel="step")
     for axes in (top, bottom):

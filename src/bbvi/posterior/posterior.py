@@ -12,16 +12,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.families.abstract import Lambda
-from bbvi.model.groups import AbstractGroups
+from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
-from bbvi.posterior.khat import Khat, hierarchical_khat, khat_of
+from bbvi.posterior.khat import khat_of
 from bbvi.posterior.outcome import Outcome
+from bbvi.posterior.pareto import Khat
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Estimate, Ratios, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
-from bbvi.posterior.values import Ragged, Table, central_value, log_q_of_latent, of_draws, probabilities, sample_latent
+from bbvi.posterior.values import Ragged, Table, log_q_of_latent, of_draws, probabilities, sample_latent
+from bbvi.posterior.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,9 +61,11 @@ class Posterior:
         outcome: Outcome = Outcome.RUNNING,
         stopped: str = "",
         estimators: Mapping[str, str] | None = None,
+        khat: Khat | None = None,
     ):
         self._problem, self._params, self._data, self._groups = problem, params, data, groups
         self._lengths, self._records, self._without_data = lengths or {}, list(history), without_data
+        self._khat = khat
         self.model: AnyModel = problem.model
         self.outcome, self.stopped, self.estimators = outcome, stopped, dict(estimators or {})
 
@@ -72,9 +76,15 @@ class Posterior:
 
     @property
     def verdict(self) -> str:
-        """How the fit ended, after how many steps, and what to do next, in one line."""
+        """How the fit ended, after how many steps, how near q is to the posterior, and what to do next, in one line.
+
+        k-hat is computed when the line is first asked for, unless that takes long or calls opaque functions, and kept.
+        """
+        return verdict(self)
+
+    def _ending(self) -> str:
         converged = "converged" if self.converged else "not converged"
-        return f"{converged} after {self._num_steps():,} steps ({self.stopped}); {self.outcome.advice}"
+        return f"{converged} after {self._num_steps():,} steps ({self.stopped})"
 
     def __repr__(self) -> str:
         return f"Posterior({self.model!r}; {self.verdict})"
@@ -112,6 +122,7 @@ class Posterior:
         if shapes[0] != shapes[1]:
             raise ValueError(f"replace: expected parameters of shapes {shapes[1]}, got {shapes[0]}")
         new = copy.copy(self)
+        new._khat = None
         new._params = {part: {name: params[name] for name in latents} for part, latents in self._params.items()}
         return new
 
@@ -169,21 +180,20 @@ class Posterior:
         """Estimate the ELBO from n fresh draws: a float with a `.standard_error`."""
         return from_samples(self._ratios(data).of_all(n, seed_key(seed)))
 
-    def khat(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Khat:
+    def khat(self, n: int | None = None, *, data: Any = None, seed: int | Array = 0) -> Khat:
         """Compute Pareto k-hat of q against the posterior: below 0.7 q is near enough for importance sampling.
 
-        A float for the globals jointly (all latents of a flat model), with `.locals` for each group given the
-        globals.
+        A float with a `.standard_error`, for the globals jointly (all latents of a flat model), with `.locals` for each group
+        given the globals. Without n, draws are doubled from 1,000 until the standard error is below 0.05, to 100,000 at the
+        most, fewer where a draw is expensive; opaque functions and streams get 1,000.
         """
-        ratios, key = self._ratios(data), fold(seed_key(seed), "khat")
-        if ratios.groups is None:
-            return khat_of(ratios.of_all(n, key))
-        means = self._problem.joined(self.mean())
-        centre = {
-            name: central_value(latent, self._params["globals"][name], means.get(name))
-            for name, latent in self._problem.globals.items()
-        }
-        return hierarchical_khat(ratios, n, key, centre)
+        ratios, is_own = self._ratios(data), n is None and data is None
+        if n is None and (ratios.problem.opaque or isinstance(ratios.groups, Stream)):
+            n = 1000
+        khat = khat_of(self, ratios, n, seed)
+        if is_own:
+            self._khat = khat
+        return khat
 
     def summary(self, *, limit: int = 100, groups: Any = None) -> "pd.DataFrame":
         """Tabulate means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
@@ -210,7 +220,7 @@ class Posterior:
         header = {
             "model": describe(self.model), "num_groups": self.num_groups, "padded": self._problem.lengths,
             "converged": self.converged, "outcome": self.outcome.value, "stopped": self.stopped,
-            "estimators": self.estimators,
+            "estimators": self.estimators, "khat": None if self._khat is None else self._khat.as_dict(),
             "has_data": self._without_data or self._data is not None or self._groups is not None,
         }  # fmt: skip
         write(path, "posterior", header, flatten(arrays))
@@ -300,7 +310,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     return Posterior(
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
         without_data=header["has_data"] and data is None, outcome=Outcome(header["outcome"]), stopped=header["stopped"],
-        estimators=header["estimators"],
+        estimators=header["estimators"], khat=Khat(**header["khat"]) if header.get("khat") else None,
     )  # fmt: skip
 
 

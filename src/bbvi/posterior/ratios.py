@@ -1,8 +1,8 @@
 """Eq. 1: the ELBO itself, and importance ratios log p - log q, at fresh draws from a fitted q."""
 
+from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +15,10 @@ from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs
+from bbvi.numerics.xla import for_many_runs, program
 
 _FLOATS_PER_BLOCK = 1 << 22
+_MOST_AT_ONCE = 1000
 
 
 class Estimate(float):
@@ -48,7 +49,10 @@ class Ratios:
         self.problem, self.params, self.groups, self._data = problem, params, groups, data
         prior = trace_prior(problem, data)
         group = None if groups is None else trace_group(problem, row_shapes(groups))
-        self._floats_per_draw = max(trace.largest() for trace in (prior, group) if trace is not None)
+        self._floats = [0 if trace is None else trace.largest() for trace in (prior, group)]
+        #: the rows of all groups that are asked for, if these are few enough to be evaluated at once
+        self._only_block: dict[bytes, Any] = {}
+        self.most_at_once = cut_samples(MonteCarlo(_MOST_AT_ONCE), max(self._floats)).chunk
 
         def at_globals(params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
@@ -61,8 +65,8 @@ class Ratios:
             z, log_q_total = draw_values(problem, problem.locals, params, **at)
             return total(group.at_samples((beta, z), row, len(samples))) - log_q_total
 
-        self._at_globals = eqx.filter_jit(at_globals, **for_many_runs())
-        self._at_groups = eqx.filter_jit(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
+        self._at_globals = program(at_globals, **for_many_runs())
+        self._at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
 
     def of_globals(self, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""
@@ -70,30 +74,53 @@ class Ratios:
         self.problem.raise_failure()
         return out
 
-    def of_groups(self, beta: dict[str, Array], key: Key, samples: Array) -> Float[np.ndarray, "groups samples"]:
-        """log p(x_i, z_i | beta) - log q(z_i) of every group, in blocks that stay small in memory."""
+    def cost(self, num_groups: int) -> int:
+        """How many numbers one draw of the globals and so many groups computes, about."""
+        return self._floats[0] + self._floats[1] * num_groups
+
+    def block(self, num: int) -> int:
+        """How many groups are evaluated at once with so many samples."""
         assert self.groups is not None
-        num = len(self.groups)
-        size = max(1, min(num, _FLOATS_PER_BLOCK // max(1, self._floats_per_draw * len(samples))))
-        out = []
-        for begin in range(0, num, size):
+        return max(1, min(len(self.groups), _FLOATS_PER_BLOCK // max(1, max(self._floats) * num)))
+
+    def of_groups(
+        self, beta: dict[str, Array], key: Key, samples: Array, chosen: np.ndarray | None = None
+    ) -> Float[np.ndarray, "groups samples"]:
+        """log p(x_i, z_i | beta) - log q(z_i) of every group or those chosen, in blocks that stay small in memory."""
+        assert self.groups is not None
+        chosen = np.arange(len(self.groups)) if chosen is None else chosen
+        size, out = self.block(len(samples)), []
+        for begin in range(0, len(chosen), size):
             # the last block is filled up by the last group
-            numbers = np.minimum(np.arange(begin, begin + size), num - 1)
-            local = jax.tree.map(lambda leaf, n=numbers: leaf[n], self.params["locals"])
-            block = (jnp.asarray(numbers), self.groups.take(numbers), self.groups.lengths(numbers), local)
+            numbers = chosen[np.minimum(np.arange(begin, begin + size), len(chosen) - 1)]
+            block = self._only_block.get(numbers.tobytes()) or self._rows(numbers)
+            if len(chosen) <= size:
+                self._only_block = {numbers.tobytes(): block}
             out.append(np.asarray(self._at_groups(beta, key, samples, block)))
             self.problem.raise_failure()
-        return np.concatenate(out)[:num]
+        return np.concatenate(out)[: len(chosen)]
 
-    def of_all(self, num: int, key: Key) -> Float[np.ndarray, " samples"]:
-        """`num` samples of log p(x, z) - log q(z)."""
-        size = cut_samples(MonteCarlo(num), self._floats_per_draw).chunk
-        out = []
-        for begin in range(0, num, size):
-            samples = jnp.arange(begin, begin + size, dtype=jnp.uint32)
-            beta, of_globals = self.of_globals(fold(key, "elbo"), samples)
+    def _rows(self, numbers: np.ndarray) -> tuple[Array, Any, dict[str, Array], Lambda]:
+        assert self.groups is not None
+        local = jax.tree.map(lambda leaf: leaf[numbers], self.params["locals"])
+        return jnp.asarray(numbers), self.groups.take(numbers), self.groups.lengths(numbers), local
+
+    def in_pieces(self, function: Callable[[Array], np.ndarray], first: int, num: int) -> np.ndarray:
+        """Join `function(samples)` of pieces of so many samples, all of one size: it is compiled once."""
+        size = -(-num // -(-num // self.most_at_once))
+        starts = range(first, first + num, size)
+        parts = [function(jnp.arange(at, at + size, dtype=jnp.uint32)) for at in starts]
+        return np.concatenate(parts, axis=-1)[..., :num]
+
+    def of_all(self, num: int, key: Key, first: int = 0) -> Float[np.ndarray, " samples"]:
+        """`num` samples of log p(x, z) - log q(z), from this one on."""
+        at = fold(key, "elbo")
+
+        def piece(samples: Array) -> np.ndarray:
+            beta, of_globals = self.of_globals(at, samples)
             value = np.asarray(of_globals, np.float64)
             if self.groups is not None:
-                value = value + self.of_groups(beta, fold(key, "elbo"), samples).astype(np.float64).sum(0)
-            out.append(value)
-        return np.concatenate(out)[:num]
+                value = value + self.of_groups(beta, at, samples).astype(np.float64).sum(0)
+            return value
+
+        return self.in_pieces(piece, first, num)

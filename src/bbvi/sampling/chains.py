@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +14,7 @@ from bbvi.blankets.scope import Arrays, Lanes
 from bbvi.fitting.run import next_length
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs
+from bbvi.numerics.xla import for_many_runs, program
 from bbvi.posterior.arviz import dims_of, inference_data
 from bbvi.sampling.sweep import ChainState, Scene, evaluate, points, sweep, total
 
@@ -136,7 +135,7 @@ def drain(run: Run) -> Iterator[Chains]:
     size = sum(leaf.size for part in run.state.u for name, leaf in part.items() if name in run.keep)
     capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
     over_chains = (0, 0, None if run.held is None else 0, None, None, None)
-    compiled = eqx.filter_jit(jax.vmap(functools.partial(_chunk, run), over_chains), **for_many_runs())
+    compiled = program(jax.vmap(functools.partial(_chunk, run), over_chains), **for_many_runs())
     numbers = jnp.arange(options.num_chains, dtype=jnp.uint32)
     records: list[Record] = []
     state, done, length = run.state, 0, 1

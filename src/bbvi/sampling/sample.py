@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +21,7 @@ from bbvi.model.model import AnyModel, without_blocks
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import Key, fold, seed_key
-from bbvi.numerics.xla import for_one_run
+from bbvi.numerics.xla import for_one_run, program
 from bbvi.posterior.arviz import flat_draws
 from bbvi.sampling.chains import Chains, Options, Run, drain
 from bbvi.sampling.lanes import all_lanes
@@ -225,7 +224,7 @@ def _held(problem: Problem, scene: Scene, hold: Any, num_chains: int, num_draws:
 def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
     """Raise unless the log joint is finite where the chains start."""
     terms_at = jax.vmap(lambda u, lanes: evaluate(scene, points(scene, u), lanes), in_axes=(0, None))
-    terms = eqx.filter_jit(terms_at, **for_one_run())(state.u, lanes)
+    terms = program(terms_at, **for_one_run())(state.u, lanes)
     broken = [name for part in terms for name, term in part.items() if not np.isfinite(term).all()]
     if broken:
         raise ValueError(

@@ -269,6 +269,17 @@ def test_same_seed_same_bits():
     assert not np.array_equal(one.posterior["mu"], other.posterior["mu"])
 
 
+def test_how_sweeps_are_cut_into_chunks_does_not_change_the_draws(monkeypatch):
+    """How long a chunk is depends on the clock."""
+    model, cohort, _ = ragged_normal()
+    found = []
+    for length in (1, 3, 20):
+        monkeypatch.setattr("bbvi.sampling.chains.next_length", lambda *_, length=length: length)
+        found.append(bbvi.metropolis_within_gibbs(model, cohort, num_draws=40, num_burn_in=40, seed=7))
+    for other in found[1:]:
+        assert np.array_equal(found[0].posterior["x"], other.posterior["x"], equal_nan=True)
+
+
 def test_held_globals_stay_and_locals_follow_their_conditional():
     model, cohort, y = ragged_normal()
     globals_ = np.linspace(-2, 2, 4 * 1500)

@@ -134,10 +134,12 @@ def drain(run: Run) -> Iterator[Chains]:
     began, options = time.monotonic(), run.options
     size = sum(leaf.size for part in run.state.u for name, leaf in part.items() if name in run.keep)
     capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
-    over_chains = (0, 0, None if run.held is None else 0, None, None, None)
+    over_chains = (0, 0, 0, None if run.held is None else 0, None, None, None)
     compiled = program(jax.vmap(functools.partial(_chunk, run), over_chains), **for_many_runs())
     numbers = jnp.arange(options.num_chains, dtype=jnp.uint32)
     records: list[Record] = []
+    shapes = jax.eval_shape(jax.vmap(lambda u: evaluate(run.scene, points(run.scene, u), run.lanes)), run.state.u)
+    terms = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     state, done, length = run.state, 0, 1
     while done < options.num_burn_in + options.num_draws:
         burning = done < options.num_burn_in
@@ -146,7 +148,7 @@ def drain(run: Run) -> Iterator[Chains]:
         thin, held = 1 if burning else options.thin, np.zeros(capacity, np.int32)
         held[:count] = [held_draw(options, done + i) for i in range(count)]
         span = Span(jnp.asarray(held), *map(jnp.int32, (count, options.sweeps(done), thin)))
-        state, record = compiled(state, numbers, run.held, run.lanes, run.key, span)
+        state, terms, record = compiled(state, terms, numbers, run.held, run.lanes, run.key, span)
         record = jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:, :count], record)
         if not burning:
             records = [*records, record]
@@ -158,9 +160,16 @@ def drain(run: Run) -> Iterator[Chains]:
 
 
 def _chunk(
-    run: Run, state: ChainState, chain: Array, held: Arrays | None, lanes: list[Lanes], key: Key, span: Span
-) -> tuple[ChainState, Record]:
-    """Make one chain's chunk of sweeps."""
+    run: Run,
+    state: ChainState,
+    terms: list[Terms],
+    chain: Array,
+    held: Arrays | None,
+    lanes: list[Lanes],
+    key: Key,
+    span: Span,
+) -> tuple[ChainState, list[Terms], Record]:
+    """Make one chain's chunk of sweeps; terms are carried from chunk to chunk, whose lengths must not show in their rounding."""
     scene, owners = run.scene, run.scene.owners(run.scene.moving)
 
     def terms_at(state: ChainState) -> list[Terms]:
@@ -189,11 +198,11 @@ def _chunk(
         made = _record(run, state, terms, rates)
         return state, terms, jax.tree.map(lambda all_, new: all_.at[i].set(new), record, made)
 
-    none, terms = {name: jnp.zeros(()) for name in owners}, terms_at(state)
+    none = {name: jnp.zeros(()) for name in owners}
+    terms = jax.lax.cond(span.first == 0, terms_at, lambda _: terms, state)
     shapes = jax.eval_shape(functools.partial(_record, run), state, terms, none)
     record = jax.tree.map(lambda leaf: jnp.zeros((len(span.held), *leaf.shape), leaf.dtype), shapes)
-    state, _, record = jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
-    return state, record
+    return jax.lax.fori_loop(0, span.num_draws, one_draw, (state, terms, record))
 
 
 def _record(run: Run, state: ChainState, terms: list[Terms], rates: Arrays) -> Record:

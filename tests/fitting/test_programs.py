@@ -74,10 +74,10 @@ def num_lines(model, data, gradient):
     loop = Loop(
         analyse(problem, data, groups), Method(gradient, bbvi.MonteCarlo(100), bbvi.natural(), stops, size, 1000)
     )
-    key = seed_key(0)
-    state = loop.init(starting_params(problem, key))
-    lowered = loop._compiled.lower((key, data, loop.source(groups, key, 0, 1), state.step + 1), state)
-    return lowered.as_text().count("\n")
+    compiled, calls, key = loop._compiled, [], seed_key(0)
+    loop._compiled = lambda *given: calls.append(given)
+    loop.run(loop.init(starting_params(problem, key)), key, data, groups, 1)
+    return compiled.lower(*calls[0]).as_text().count("\n")
 
 
 @pytest.mark.parametrize("gradient", [bbvi.Pathwise(), bbvi.Score()], ids=["path", "score"])

@@ -25,7 +25,7 @@ from bbvi.draws.rows import (
     tile_size,
     zero_padding,
 )
-from bbvi.families import Params, known_by
+from bbvi.families import Params, alike
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
@@ -177,11 +177,8 @@ def lay_out(
         packings = {axis: pack(axis, own, problem.lengths[axis]) for axis, own in batch.lengths.items()}
 
     def tables(latents: Mapping[str, Latent], params: Lambda, keys: Array, batch: Batch | None) -> Iterator[Table]:
-        alike: dict[Any, list[str]] = {}
-        for name, latent in latents.items():
-            kind = (latent.ragged_axes, is_packed(latent), name in fitted, draws.reads_names and name)
-            alike.setdefault((kind, known_by(latent.family)), []).append(name)
-        for names in alike.values():
+        kinds = {n: (x.ragged_axes, is_packed(x), n in fitted, draws.reads_names and n) for n, x in latents.items()}
+        for names in alike({name: latent.family for name, latent in latents.items()}, kinds):
             first, is_fitted = latents[names[0]], names[0] in fitted
             packing = packings.get(first.ragged_axes[0]) if is_packed(first) else None
             num_places = len(keys) if packing is None else len(packing.slots)

@@ -1,6 +1,6 @@
 """Eq. 4: the variational families."""
 
-from bbvi.families.abstract import AbstractFamily, Fixed, known_by
+from bbvi.families.abstract import AbstractFamily, Fixed, alike
 from bbvi.families.beta import Beta, Dirichlet
 from bbvi.families.charts import (
     AbstractChart,

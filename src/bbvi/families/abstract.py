@@ -1,6 +1,7 @@
 """Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, a law on a chart, written for one factor and one draw."""
 
-from collections.abc import Hashable
+import types
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -37,13 +38,17 @@ class AbstractFamily(AbstractLaw):
         return self.frozen({name: np.asarray(v, np.float64) for name, v in constrain(self, params).items()})
 
 
-def known_by(family: AbstractFamily) -> Hashable:
-    """Return what is equal for equal families; one that holds arrays, which cannot be compared, is equal to itself alone."""
-    try:
-        hash(family)
-    except TypeError:
-        return id(family)
-    return family
+def alike(
+    families: Mapping[str, AbstractFamily], kinds: Mapping[str, Hashable] = types.MappingProxyType({})
+) -> list[list[str]]:
+    """Group latents that have equal families and are of one kind; a family that holds arrays is equal to itself alone."""
+    found: dict[Hashable, list[str]] = {}
+    for name, family in families.items():
+        try:
+            found.setdefault((kinds.get(name), family), []).append(name)
+        except TypeError:  # arrays cannot be compared
+            found.setdefault((kinds.get(name), id(family)), []).append(name)
+    return list(found.values())
 
 
 class Fixed(AbstractFamily):

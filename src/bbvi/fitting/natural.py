@@ -8,7 +8,6 @@ falls with the lengths of its gradients, as in AdaGrad-Norm (Streeter and McMaha
 """
 
 import functools
-from collections.abc import Hashable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from bbvi.families import AbstractFamily, Params, by_factors, known_by
+from bbvi.families import AbstractFamily, Params, alike, by_factors
 from bbvi.fitting.optimizers import check_positive
 
 _HALVINGS = 30
@@ -64,13 +63,9 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
 
     def update(updates, state, params=None, *, families, **extra_args):
         changes, squares, shortened = {}, {}, state.shortened
-        alike: dict[Hashable, list[str]] = {}
-        for name in updates:
-            alike.setdefault(known_by(families[name]), []).append(name)
-        for names in alike.values():
+        for names in alike({name: families[name] for name in updates}):
             # all factors of one family make their steps together
-            family = families[names[0]]
-            first = min(params[names[0]])
+            family, first = families[names[0]], min(params[names[0]])
             trees = [(params[name], updates[name], {first: state.squares[name]}) for name in names]
             rows = [[by_factors(family, part) for part in tree] for tree in trees]
             all_rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from bbvi.draws.draws import AbstractDraws, MonteCarlo, check_numbers
@@ -117,13 +118,10 @@ def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, nois
 
 def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
     """Measure |g|**2 and v by two independent estimates from `num` draws each."""
-    signal, noise = jnp.zeros(()), jnp.zeros(())
-    fisher = jax.tree.leaves(jax.tree.map(lambda a, b: (a + b) / 2, one.fisher, other.fisher))
-    pairs = (jax.tree.leaves((estimate.globals, estimate.rows)) for estimate in (one, other))
-    for g1, g2, f in zip(*pairs, fisher, strict=True):
-        inverse = jnp.where(f > 0, 1 / jnp.where(f > 0, f, 1), 0)
-        signal, noise = signal + jnp.sum(g1 * g2 * inverse), noise + jnp.sum((g1 - g2) ** 2 * inverse)
-    return signal, num * noise / 2
+    fisher = (ravel_pytree(one.fisher)[0] + ravel_pytree(other.fisher)[0]) / 2
+    g1, g2 = (ravel_pytree({"globals": found.globals, "rows": found.rows})[0] for found in (one, other))
+    inverse = jnp.where(fisher > 0, 1 / jnp.where(fisher > 0, fisher, 1), 0)
+    return jnp.sum(g1 * g2 * inverse), num * jnp.sum((g1 - g2) ** 2 * inverse) / 2
 
 
 def _mean(one: Estimate, other: Estimate, are_two: Array) -> Estimate:

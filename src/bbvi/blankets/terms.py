@@ -53,10 +53,18 @@ class SplitTerms:
         self._trace, self._closed = trace, closed
         self._atoms = [atom for members in self._members.values() for piece in members for atom in piece.atoms]
 
-    def __call__(self, *arguments: Any) -> dict[str, Array]:
+    def _parts(self, arguments: tuple[Any, ...]) -> dict[str, list[Any]]:
         *latents, constants = arguments
         values = iter(run(self._closed, self._trace.inputs(tuple(latents), constants), self._atoms))
-        parts = {name: computed(members, values) for name, members in self._members.items()}
+        return {name: computed(members, values) for name, members in self._members.items()}
+
+    def size_of_constants(self, *arguments: Any) -> float:
+        """Add up the sizes of what no latent enters: the function may round them before they cancel."""
+        parts = self._parts(arguments)
+        return float(sum(jnp.abs(jnp.sum(part)) for name in self._constants for part in parts[name]))
+
+    def __call__(self, *arguments: Any) -> dict[str, Array]:
+        parts = self._parts(arguments)
         totals = {name: jnp.sum(jnp.stack([jnp.sum(p) for p in parts[name]])) for name in self._constants}
         return {name: arrays[0] for name, arrays in parts.items()} | totals
 

@@ -1,5 +1,6 @@
 """Checks around the first step: blankets that hold, padding that no term sees, and what was not finite."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.patterns import readers
 from bbvi.blankets.scope import Scope
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
-from bbvi.model.problem import Problem, Terms, total
+from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.xla import for_one_run, program
 
 _NUM_DRAWS = 2
@@ -82,19 +83,30 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         latents = (beta, own) if scope.of_groups else (beta,)
         terms, returned = program(both, **for_one_run())(latents, constant)
         _check_moves(terms, scope, moves, constant)
-        _check_totals(terms, returned)
+        _check_totals(scope, terms, returned, latents, constant)
 
 
-def _check_totals(terms: Terms, returned: Terms) -> None:
-    """Raise if the terms do not add up to what the function returned."""
+def _check_totals(scope: Scope, terms: Terms, returned: Terms, latents: tuple[Any, ...], constant: Any) -> None:
+    """Raise if the terms do not add up to what the function returned, within what its sums may have rounded."""
     arrays, whole = jax.device_get((terms, returned))
-    one, other = np.asarray(total(arrays), np.float64), np.asarray(total(whole), np.float64)
-    size = total({name: np.abs(leaf) for name, leaf in arrays.items()})
-    if not np.all((np.abs(one - other) <= 1e-3 * (1 + size)) | ~np.isfinite(other)):
+    one, other, size = _total(arrays.values()), _total(whole.values()), _total(map(np.abs, arrays.values()))
+    num = sum(leaf.size for leaf in arrays.values()) / len(one)
+    tolerance = 1e-3 + num * jnp.finfo(jnp.result_type(float)).eps / 2  # of numbers that are added one by one
+    wrong = (np.abs(one - other) > tolerance * (1 + size)) & np.isfinite(other)
+    if wrong.any():
+        at_one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., 0], latents)
+        wrong &= np.abs(one - other) > tolerance * (1 + size + scope.split.size_of_constants(*at_one, constant))
+    if wrong.any():
+        which = np.flatnonzero(wrong)[0]
         raise RuntimeError(
-            f"the terms found in the log joint add up to {one[0]}, the function returns {other[0]}: "
+            f"the terms found in the log joint add up to {one[which]}, the function returns {other[which]}: "
             "does it hide state or randomness? If not, this is a bug in bbvi: please report it"
         )
+
+
+def _total(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Sum of everything, for each sample, in double precision."""
+    return np.sum([leaf.reshape(-1, leaf.shape[-1]).sum(0, dtype=np.float64) for leaf in arrays], 0)
 
 
 def _check_moves(terms: Terms, scope: Scope, moves: list[tuple[str, np.ndarray]], constant: Any) -> None:

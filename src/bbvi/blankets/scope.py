@@ -18,6 +18,7 @@ import scipy.sparse as sparse
 from jaxtyping import Array, Bool, UInt32
 
 from bbvi.blankets.broadcast import refuse_forgotten_sums
+from bbvi.blankets.jaxpr.intervals import Interval, range_of
 from bbvi.blankets.jaxpr.run import all_consts
 from bbvi.blankets.look_ups import LookedUp, chosen_elements, looked_up
 from bbvi.blankets.patterns import AbstractPattern, Reduction, pairs_of, recognise
@@ -25,6 +26,7 @@ from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import SplitTerms
 from bbvi.blankets.trace import AtSamples, Trace, is_array
+from bbvi.families.charts import Counts
 from bbvi.model.latents import Latent
 from bbvi.model.model import Values
 from bbvi.model.problem import Problem, Terms
@@ -36,6 +38,10 @@ Pairs = dict[str, sparse.csr_array]
 Item = TypeVar("Item")
 #: of each array of terms, its sums over some axes
 Sums = dict[str, dict[tuple[int, ...], Array]]
+
+_MAY_WRAP = (
+    "a sum of integers that may wrap around, or be too large for floating point; sum real numbers, z.astype(float)"
+)
 
 
 class Lanes(NamedTuple):
@@ -183,12 +189,13 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     """Split a part of log p into terms, and find which latent elements each term element reads."""
     refuse_forgotten_sums(trace)
     known, arrays = not of_groups, eqx.filter(constant, is_array)
-    terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None)
+    ranges = {name: bounds for name, latent in problem.latents.items() if (bounds := _bounds(latent)) is not None}
+    terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None, ranges)
     found = reads(lambda given, a: terms(*given, a), trace.latents, arrays, known=known)
     sizes = [int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(trace.latents)]
     width = sum(sizes) + sum(look_up.size for look_up in found.look_ups)
     shapes = {term: leaf.shape for term, leaf in sorted(found.shapes.items())}
-    lost = list(found.lost)
+    lost = [*found.lost, *(Lost(line, _MAY_WRAP) for line in terms.may_wrap)]
     patterns: dict[str, dict[str, AbstractPattern]] = {}
     look_ups: dict[str, dict[str, LookedUp]] = {}
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
@@ -218,3 +225,11 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     shapes = {name: shapes[name] for name in terms.names}
     indices = functools.partial(chosen_elements, found.closed, found.look_ups, len(trace.names))
     return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost)
+
+
+def _bounds(latent: Latent) -> Interval | None:
+    """Return the range of a latent that has few values, or counts."""
+    values = latent.chart.values()
+    if values is None:
+        return Interval(0.0, float(jnp.iinfo(jnp.result_type(int)).max)) if isinstance(latent.chart, Counts) else None
+    return range_of(values)

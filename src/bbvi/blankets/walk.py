@@ -4,7 +4,7 @@ It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from bbvi.blankets.jaxpr.lines import is_library
+from bbvi.blankets.jaxpr.integers import Integers, is_whole
+from bbvi.blankets.jaxpr.intervals import Interval
+from bbvi.blankets.jaxpr.lines import is_library, line_of
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
 
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
 _MOST_SCALES = 3
 _SUMMED = REARRANGED | {"broadcast_in_dim", "neg", "reduce_sum"}
+_TYPES = (jnp.float32, jnp.float64, jnp.int32, jnp.int64)
 
 
 class By(NamedTuple):
@@ -54,10 +57,20 @@ def computed(terms: Iterable[Term], values: Iterator[Any]) -> list[Any]:
 
 
 class Walk:
-    """The walk from an output back to the arrays of terms it is the sum of."""
+    """The walk from an output back to the arrays of terms it is the sum of; `ranges` has those of inputs that are known."""
 
-    def __init__(self, jaxpr: Jaxpr, latents: Sequence[Any], *, elementwise: bool = False):
+    def __init__(
+        self,
+        jaxpr: Jaxpr,
+        latents: Sequence[Any],
+        ranges: Mapping[Any, Interval] | None = None,
+        *,
+        elementwise: bool = False,
+    ):
         self.jaxpr, self.elementwise = jaxpr, elementwise
+        self._integers = Integers(jaxpr, ranges or {})
+        #: the lines of sums of integers that stay whole
+        self.may_wrap: dict[str, None] = {}
         self._makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
         #: which of the latents each variable reads, as whole arrays
         self.leaves: dict[Any, frozenset[Any]] = {v: frozenset([v]) for v in latents}
@@ -104,8 +117,13 @@ class Walk:
     def open(self, eqn: Any, piece: Term) -> list[Term] | None:
         """The pieces whose sums add up to that of this one; None where it is an array of terms itself."""
         name, out = eqn.primitive.name, eqn.outvars[0].aval
-        if out.dtype not in (jnp.float32, jnp.float64, jnp.int32, jnp.int64):
+        if out.dtype not in _TYPES:
             return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
+        is_arithmetic = name in ADDITIONS or name in ("mul", "reduce_sum")
+        if is_arithmetic and is_whole(out) and not self._integers.is_exact(eqn):
+            if name == "reduce_sum":
+                self.may_wrap[line_of(eqn.source_info)] = None
+            return None
         if len(piece.by) > _MOST_SCALES and name in ("mul", "div", "select_n"):
             return None
         if self.elementwise and (name not in ADDITIONS or any(atom.aval.shape != out.shape for atom in eqn.invars)):
@@ -220,7 +238,7 @@ def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
     out = eqn.outvars[0].aval
     expanded = out.size * int(np.prod([left.shape[a] for a in contract[0]]))
     sizes = [atom.aval.size for atom in eqn.invars if is_read(atom)]
-    return left.dtype == right.dtype == out.dtype and expanded <= max([out.size, *sizes])
+    return left.dtype == right.dtype == out.dtype in _TYPES and expanded <= max([out.size, *sizes])
 
 
 def _through(piece: Term, before: Any, axes: dict[int, int] | None) -> list[Term] | None:

@@ -13,10 +13,13 @@ from jax.scipy.special import logsumexp
 import bbvi
 from bbvi.blankets.analysis import analyse
 from bbvi.draws.drawer import Drawer, Rows
+from bbvi.draws.draws import cut_samples
+from bbvi.draws.layout import lay_out
 from bbvi.families import Dirichlet
 from bbvi.gradients.slopes import Slopes
 from bbvi.model.problem import bind
-from bbvi.numerics.address import Address
+from bbvi.model.start import starting_params
+from bbvi.numerics.address import Address, seed_key
 from bbvi.numerics.samplers import log_gamma
 
 DRAWS = bbvi.MonteCarlo(10)
@@ -460,8 +463,11 @@ def test_the_slopes_of_a_smooth_function_are_its_derivatives(name):
 
     problem, data, groups = bind(bbvi.Model(log_joint, z=bbvi.positive(3)), None)
     u = jnp.asarray(np.random.default_rng(0).normal(0, 0.5, (3, 4)), jnp.float32)
-    slopes = Slopes(analyse(problem, data, groups), data, None, problem.globals)
-    prior, _, found = jax.jit(lambda u: slopes(None, {"z": u}, 4))(u)
+    analysis, draws, key = analyse(problem, data, groups), bbvi.MonteCarlo(4), seed_key(0)
+    start = starting_params(problem, key)["globals"]
+    layout = lay_out(analysis, draws, start, None, key, cut_samples(draws, 1), paths=True)
+    slopes = Slopes(analysis, data, None, problem.globals)
+    prior, _, found = jax.jit(lambda u: slopes(layout, {"z": u}, 4))(u)
     values, truth = jax.vmap(jax.value_and_grad(total), in_axes=-1, out_axes=(0, -1))(u)
     np.testing.assert_allclose(prior, values, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["z"], truth, rtol=1e-3, atol=1e-4)

@@ -58,12 +58,12 @@ print(posterior.converged)
 print(posterior.elbo(1000))
 
 # %% [markdown]
-# `khat` is the Pareto shape of the importance weights p / q (Yao et al. 2018). Above 0.7, q is too far from the posterior
-# for importance sampling to repair it. In this model a mean-field q, a product of independent distributions, cannot
-# follow how `tau` and `theta` depend on each other, and `khat` shows it.
+# The k-hat of the first line is the Pareto shape of the importance weights p / q (Yao et al. 2018), with its standard
+# error. Above 0.7, q is too far from the posterior for importance sampling to repair it. In this model a mean-field q, a
+# product of independent distributions, cannot follow how `tau` and `theta` depend on each other, and k-hat shows it.
 
 # %%
-print(posterior.khat(100_000))
+print(posterior.khat())
 
 # %%
 posterior.plot()

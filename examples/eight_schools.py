@@ -56,9 +56,8 @@ def main():
 
     elbo = posterior.elbo(10_000)
     print(f"\nELBO {elbo!r}; exact log p(y) {log_evidence:.2f}; so KL(q || p) = {log_evidence - elbo:.2f} nats")
-    print(f"k-hat {posterior.khat(20_000):.2f}: above 0.7, q is too far from the posterior to be repaired by weighting")
+    print(posterior.verdict)
     worst = np.abs(summary["mean"] - mean)[2:].max() / sd[2:].min()
-    print(f"{'converged' if posterior.converged else 'NOT converged'} after {len(posterior.history)} steps")
     print(f"Verdict: the schools' means are right to {worst:.2f} posterior sd; the sds of mu and tau are too small.")
     return posterior
 

@@ -5,6 +5,7 @@ series; left of zero the reflection formulas. All of it is arithmetic and select
 it vectorises. `tools/fit_special.py` fits the polynomials.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,12 @@ _LOGARITHM = (
     0.999999975, -0.499999777, 0.333341605, -0.250029461, 0.199584171, -0.165437378, 0.149173774, -0.144821866,
     0.0895991355,
 )  # fmt: skip
+# the same as _REST in double precision, from an edge on where these terms of Stirling's series are enough
+_SERIES_EDGE = 16.0
+_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+# (exp(x) - 1 - x) / x**2 for |x| below the edge
+_EXPONENTIAL_EDGE = 0.25
+_EXPONENTIAL = tuple(1 / math.factorial(k) for k in range(2, 13))
 # sin(pi r) / r and pi r cot(pi r) in r**2, for |r| <= 1/2
 _SINE = (3.14159264, -5.16771009, 2.55007766, -0.598292159, 0.0776594081)
 _COTANGENT = (0.999999954, -3.28985091, -2.1657044, -2.01048887, -2.26762636, -0.620888515, -5.33509945)
@@ -105,6 +112,46 @@ def trigamma_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
     series = v * (0.5 + v * polynomial(v**2, _EXCESS))  # Abramowitz and Stegun 6.4.12
     moved = v * (1 + series) + sum(1 / (x + k) ** 2 for k in range(1, _EXCESS_EDGE))  # 6.4.6
     return jnp.where(large, series, 1 / x - 1 + x * moved)
+
+
+def stirling_rest(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2 for x > 0: what Stirling's formula leaves out, about 1 / (12 x).
+
+    Examples:
+        >>> print(f"{stirling_rest(1e4):.4g}")
+        8.333e-06
+    """
+    edge, series = (_EDGE, _REST) if jnp.result_type(x) == jnp.float32 else (_SERIES_EDGE, _SERIES)
+    large = jnp.greater_equal(x, edge)
+    few, inverse = jnp.where(large, edge, x), 1 / jnp.where(large, x, edge)
+    direct = lgamma(few) - (few - 0.5) * jnp.log(few) + few - _HALF_LOG_2PI
+    return jnp.where(large, inverse * polynomial(inverse**2, series), direct)
+
+
+@jax.custom_jvp
+def exp_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return exp(x) - 1 - x, about x**2 / 2 around 0, where a difference would lose its digits.
+
+    Examples:
+        >>> print(f"{exp_excess(1e-4):.5g}")
+        5.0002e-09
+    """
+    return _exp_excess(x)[0]
+
+
+def _exp_excess(x: Array) -> tuple[Array, Array]:
+    """Return exp(x) - 1 - x and its derivative exp(x) - 1."""
+    small, beyond = jnp.abs(x) < _EXPONENTIAL_EDGE, jnp.exp(x) - 1
+    coefficients = _EXPONENTIAL[: 6 if jnp.result_type(x) == jnp.float32 else None]
+    series = x * x * polynomial(jnp.where(small, x, 0), coefficients)
+    return jnp.where(small, series, beyond - x), jnp.where(small, x + series, beyond)
+
+
+@exp_excess.defjvp
+def _exp_excess_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    value, slope = _exp_excess(x)
+    return value, slope * dx
 
 
 def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:

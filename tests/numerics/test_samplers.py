@@ -9,7 +9,7 @@ import scipy.stats
 
 from bbvi.numerics.address import Address, fold, seed_key
 from bbvi.numerics.quantiles import log_gamma_quantile, poisson_quantile
-from bbvi.numerics.samplers import inverse_normal, log_gamma
+from bbvi.numerics.samplers import inverse_normal, log_gamma_ratio
 
 SHAPES = (1e-3, 1e-2, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 100.0, 1e4)
 DEVIATES = np.linspace(-5.3, 5.3, 601)
@@ -28,6 +28,15 @@ def on_grid(function):
     return jax.jit(jax.vmap(jax.vmap(function, (0, None)), (None, 0)))
 
 
+def log_quantile(x, a):
+    """log z, of which the library has log(z / a)."""
+    return log_gamma_quantile(x, a) + jnp.log(a)
+
+
+def log_gamma(address, a, part=0):
+    return log_gamma_ratio(address, a, part) + jnp.log(a)
+
+
 def exact_slope(x, a, *, h=1e-3):
     """d log z / d log a at a fixed probability, by differences of the exact quantiles to fourth order."""
     near, far = (exact_log_quantile(x, a * np.exp(k * h)) - exact_log_quantile(x, a * np.exp(-k * h)) for k in (1, 2))
@@ -36,25 +45,25 @@ def exact_slope(x, a, *, h=1e-3):
 
 def test_quantiles_are_within_a_few_roundings():
     x = DEVIATES.astype(np.float32)
-    found = np.asarray(on_grid(log_gamma_quantile)(x, ABOVE_ONE), np.float64)
+    found = np.asarray(on_grid(log_quantile)(x, ABOVE_ONE), np.float64)
     exact = exact_log_quantile(x.astype(np.float64), ABOVE_ONE.astype(np.float64)[:, None])
     assert (np.abs(found - exact) / (2.5e-6 + 2e-7 * np.abs(exact))).max() < 1
 
 
 def test_derivatives_of_quantiles_are_the_implicit_ones():
     x = DEVIATES.astype(np.float32)
-    slope = np.asarray(on_grid(jax.grad(log_gamma_quantile, 1))(x, ABOVE_ONE), np.float64) * ABOVE_ONE[:, None]
+    slope = np.asarray(on_grid(jax.grad(log_quantile, 1))(x, ABOVE_ONE), np.float64) * ABOVE_ONE[:, None]
     exact = exact_slope(x.astype(np.float64), ABOVE_ONE.astype(np.float64)[:, None])
     assert np.abs(slope - exact).max() < 1e-5
     z = np.exp(exact_log_quantile(x.astype(np.float64), 3.0))
     implicit = jax.lax.random_gamma_grad(jnp.full(z.shape, 3.0), jnp.asarray(z, jnp.float32)) / z
-    ours = np.asarray(on_grid(jax.grad(log_gamma_quantile, 1))(x, jnp.array([3.0])))[0]
+    ours = np.asarray(on_grid(jax.grad(log_quantile, 1))(x, jnp.array([3.0])))[0]
     np.testing.assert_allclose(ours, implicit, rtol=1e-4)
 
 
 def test_quantiles_rise_with_the_deviate_and_slope_as_the_density_says():
     x, a = jnp.asarray(DEVIATES, jnp.float32), jnp.array([1.0, 1.3, 4.0, 1e3])
-    slope = np.asarray(on_grid(jax.grad(log_gamma_quantile, 0))(x, a), np.float64)
+    slope = np.asarray(on_grid(jax.grad(log_quantile, 0))(x, a), np.float64)
     log_z = exact_log_quantile(np.asarray(x, np.float64), np.asarray(a, np.float64)[:, None])
     density = scipy.stats.norm.pdf(x) / scipy.stats.gamma(np.asarray(a, np.float64)[:, None]).pdf(np.exp(log_z))
     np.testing.assert_allclose(slope, density / np.exp(log_z), rtol=2e-4)
@@ -65,19 +74,19 @@ def test_quantiles_tend_to_the_normal_for_large_shapes():
     x = np.linspace(-5, 5, 11).astype(np.float32)
     for a in (1e6, 1e8, 1e12, 1e30):
         s = np.float64(a) ** -0.5
-        expected = np.log(a) + s * x - s**2 * (x.astype(np.float64) ** 2 + 2) / 6
-        np.testing.assert_allclose(on_grid(log_gamma_quantile)(x, jnp.array([a]))[0], expected, rtol=2e-7)
+        expected = s * x - s**2 * (x.astype(np.float64) ** 2 + 2) / 6
+        np.testing.assert_allclose(on_grid(log_gamma_quantile)(x, jnp.array([a]))[0], expected, rtol=1e-5)
 
 
 def test_double_precision_has_the_accuracy_of_the_fit():
     with jax.enable_x64(True):
         a = ABOVE_ONE.astype(np.float64)
-        found = np.asarray(on_grid(log_gamma_quantile)(DEVIATES, a))
+        found = np.asarray(on_grid(log_quantile)(DEVIATES, a))
         assert found.dtype == np.float64
         assert np.abs(found - exact_log_quantile(DEVIATES, a[:, None])).max() < 1e-7
-        slope = np.asarray(on_grid(jax.grad(log_gamma_quantile, 1))(DEVIATES, a)) * a[:, None]
+        slope = np.asarray(on_grid(jax.grad(log_quantile, 1))(DEVIATES, a)) * a[:, None]
         assert np.abs(slope - exact_slope(DEVIATES, a[:, None])).max() < 1e-6
-        beyond = np.asarray(on_grid(log_gamma_quantile)(np.linspace(-8.3, 8.3, 400), a))
+        beyond = np.asarray(on_grid(log_quantile)(np.linspace(-8.3, 8.3, 400), a))
         assert (np.diff(beyond, axis=1) > 0).all()
 
 

@@ -1,5 +1,7 @@
 """log Gamma and digamma in single precision, against double precision at the same numbers."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bbvi.numerics.special import digamma, lgamma, quick_log, trigamma_excess
+from bbvi.numerics.special import digamma, exp_excess, lgamma, quick_log, stirling_rest, trigamma_excess
 
 BOUND = 1e-6
 TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.float32(1e30))
@@ -117,3 +119,27 @@ def test_trigamma_excess_keeps_its_digits_where_it_is_small():
     difference = small * scipy.special.polygamma(1, small) - 1
     series = v / 2 + v**2 / 6 - v**4 / 30 + v**6 / 42
     np.testing.assert_allclose(trigamma_excess(jnp.asarray(x)), np.where(x64 < 30, difference, series), rtol=2e-6)
+
+
+@pytest.mark.parametrize(("x64", "rtol"), [(False, 2e-6), (True, 1e-13)])
+def test_what_stirlings_formula_leaves_out_keeps_its_digits(x64, rtol):
+    with jax.enable_x64(x64):
+        x = jnp.asarray(np.geomspace(1e-6, 15, 2001))
+        exact = scipy.special.gammaln(np.float64(x)) - (x - 0.5) * np.log(x) + np.float64(x) - 0.5 * np.log(2 * np.pi)
+        np.testing.assert_allclose(stirling_rest(x), exact, rtol=rtol, atol=rtol)
+        slope = np.float64(x) * (scipy.special.digamma(np.float64(x)) - np.log(np.float64(x))) + 0.5
+        np.testing.assert_allclose(x * jax.vmap(jax.grad(stirling_rest))(x), slope, rtol=rtol, atol=rtol)
+        large = jnp.asarray(np.geomspace(1e2, 1e8, 101))
+        series = 1 / (12 * np.float64(large)) - 1 / (360 * np.float64(large) ** 3)
+        np.testing.assert_allclose(stirling_rest(large), series, rtol=max(rtol, 1e-11))
+
+
+@pytest.mark.parametrize(("x64", "rtol"), [(False, 2e-6), (True, 1e-13)])
+def test_the_exponential_beyond_its_tangent_keeps_its_digits(x64, rtol):
+    with jax.enable_x64(x64):
+        x = jnp.asarray(np.concatenate([sign * np.geomspace(1e-8, 20, 2001) for sign in (1, -1)]))
+        wide = np.float64(x)
+        series = sum(wide**k / math.factorial(k) for k in range(2, 20))
+        exact = np.where(np.abs(wide) < 0.5, series, np.expm1(wide) - wide)
+        np.testing.assert_allclose(exp_excess(x), exact, rtol=rtol)
+        np.testing.assert_allclose(jax.vmap(jax.grad(exp_excess))(x), np.expm1(wide), rtol=rtol)

@@ -16,8 +16,10 @@ from numpyro.distributions import constraints
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Simplex, Unit, marginal, smallest
 from bbvi.families.law import Parameter, Params, always, positive_parameter
-from bbvi.numerics.samplers import log_gamma
-from bbvi.numerics.special import lgamma, trigamma_excess
+from bbvi.families.normal import HALF_LOG_TWO_PI
+from bbvi.numerics.address import Address
+from bbvi.numerics.samplers import log_gamma_ratio
+from bbvi.numerics.special import exp_excess, stirling_rest, trigamma_excess
 from bbvi.numerics.xla import mark
 
 
@@ -52,6 +54,45 @@ class AbstractShares(AbstractFamily):
         return self._from_log(log_concentrations + jnp.log1p(relative))
 
 
+def _gamma_ratios(address: Address, concentrations: Array) -> Array:
+    """Draw for each concentration a the logarithm of a Gamma(a, 1) over a."""
+    parts = jnp.arange(len(concentrations), dtype=jnp.uint32)
+    return jax.vmap(lambda a, i: log_gamma_ratio(address, a, part=i))(concentrations, parts)
+
+
+def draw_shares(address: Address, log_mean: Array, log_total: Array) -> Array:
+    """Draw log z for z of a Dirichlet."""
+    draws = mark(log_mean + _gamma_ratios(address, jnp.exp(log_total + log_mean)))
+    return draws - logsumexp(draws)
+
+
+def log_shares(log_mean: Array, log_total: Array, log_z: Array) -> Array:
+    """Return the log density of a Dirichlet at z.
+
+    The logarithms of z / mean are small where concentrations a are large, and sum a log(z / mean) cancels: as both z and
+    the means add up to 1, it is the sum of -a (z / mean - 1 - log(z / mean)), of which no two have different signs.
+    """
+    log_a = log_total + log_mean
+    a = jnp.maximum(jnp.exp(log_a), smallest(log_a))
+    normaliser = (log_a / 2 - HALF_LOG_TWO_PI - stirling_rest(a)).sum() + _log_total(log_total)
+    return normaliser - (a * exp_excess(log_z - log_mean) + log_z).sum()
+
+
+def _log_total(log_total: Array) -> Array:
+    return stirling_rest(jnp.exp(log_total)) + HALF_LOG_TWO_PI - log_total / 2
+
+
+def _log_share(log_total: Array, mean: Array, logit: Array) -> Array:
+    """Return the part of one of two shares in the same, given the logits of its mean and of itself."""
+    log_a, log_z = log_total - softplus(-mean), -softplus(-logit)
+    a = jnp.maximum(jnp.exp(log_a), smallest(log_a))
+    # log(z / mean) is small where q is narrow, and then keeps its digits as a function of the difference of the logits
+    narrow = jnp.abs(logit - mean) < 1
+    change = jnp.where(narrow, logit - mean, 0)
+    ratio = jnp.where(narrow, -jnp.log1p(sigmoid(-mean) * jnp.expm1(-change)), log_z + softplus(-mean))
+    return log_a / 2 - HALF_LOG_TWO_PI - stirling_rest(a) - a * exp_excess(ratio) - log_z
+
+
 class Beta(AbstractShares):
     """Beta by its mean and total concentration; draws are held as logits, where neither end underflows."""
 
@@ -63,14 +104,13 @@ class Beta(AbstractShares):
         return total * sigmoid(params["mean"]), total * sigmoid(-params["mean"])
 
     def sample(self, params, address):
-        both = jnp.stack(self._both(params))
-        draws = jax.vmap(lambda a, i: log_gamma(address, a, part=i))(both, jnp.arange(2, dtype=jnp.uint32))
-        return draws[0] - draws[1]
+        ratios = _gamma_ratios(address, jnp.stack(self._both(params)))
+        return params["mean"] + ratios[0] - ratios[1]
 
     def log_prob(self, params, coordinates):
-        a, b = self._both(params)
-        normaliser = lgamma(a + b) - lgamma(a) - lgamma(b)
-        return normaliser - (a - 1) * softplus(-coordinates) - (b - 1) * softplus(coordinates)
+        total = params["concentration"]
+        both = [_log_share(total, sign * params["mean"], sign * coordinates) for sign in (1.0, -1.0)]
+        return both[0] + both[1] + _log_total(total)
 
     def _log_concentrations(self, params):
         return params["concentration"] + log_sigmoid(jnp.stack([params["mean"], -params["mean"]]))
@@ -102,20 +142,20 @@ class Dirichlet(AbstractShares):
         return jnp.exp(self._log_concentrations(params))
 
     def sample(self, params, address):
-        a = self._concentrations(params)
-        draws = mark(jax.vmap(lambda a_i, i: log_gamma(address, a_i, part=i))(a, jnp.arange(len(a), dtype=jnp.uint32)))
-        return draws - logsumexp(draws)
+        return draw_shares(address, self._log_mean(params), params["concentration"])
 
     def log_prob(self, params, coordinates):
-        a = self._concentrations(params)
-        return ((a - 1) * coordinates - lgamma(a)).sum() + lgamma(a.sum())
+        return log_shares(self._log_mean(params), params["concentration"], coordinates)
 
     def _log_concentrations(self, params):
+        return params["concentration"][..., None] + self._log_mean(params)
+
+    def _log_mean(self, params: Params) -> Array:
         # logits of the share that each category takes of what the ones before have left
         logits = jnp.asarray(params["mean"]) - self._left()
         ends = [(0, 0)] * (logits.ndim - 1)
         left = jnp.pad(jnp.cumsum(log_sigmoid(-logits), axis=-1), [*ends, (1, 0)])
-        return params["concentration"][..., None] + left + jnp.pad(log_sigmoid(logits), [*ends, (0, 1)])
+        return left + jnp.pad(log_sigmoid(logits), [*ends, (0, 1)])
 
     def _from_log(self, log_concentrations):
         after = jax.lax.cumlogsumexp(log_concentrations, reverse=True)

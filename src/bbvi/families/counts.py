@@ -1,5 +1,6 @@
 """Families of counts beside the Poisson."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,11 +15,9 @@ from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Counts, smallest
 from bbvi.families.discrete import AbstractLogit, Poisson
 from bbvi.families.law import always, positive_parameter
-from bbvi.numerics.samplers import log_gamma, standard_exponential
-from bbvi.numerics.special import lgamma, polynomial
-
-_MANY = 10.0  # concentrations from which Stirling's series is exact
-_STIRLING = (1 / 12, -1 / 360, 1 / 1260)
+from bbvi.families.normal import HALF_LOG_TWO_PI
+from bbvi.numerics.samplers import log_gamma_ratio, standard_exponential
+from bbvi.numerics.special import exp_excess, lgamma, stirling_rest
 
 
 class Geometric(AbstractLogit):
@@ -53,16 +52,22 @@ class NegativeBinomial(AbstractFamily):
     parameters = always(concentration=positive_parameter(4.0), mean=positive_parameter())
 
     def sample(self, params, address):
-        concentration = jnp.exp(params["concentration"])
-        log_rate = log_gamma(address, concentration, part=1) - params["concentration"] + params["mean"]
-        return Poisson().sample({"rate": log_rate}, address)
+        ratio = log_gamma_ratio(address, jnp.exp(params["concentration"]), part=1)
+        return Poisson().sample({"rate": params["mean"] + ratio}, address)
 
     def log_prob(self, params, coordinates):
-        z, log_c, log_m = coordinates * 1.0, params["concentration"], params["mean"]
-        c = jnp.exp(log_c)
-        few = lgamma(z + jnp.minimum(c, _MANY)) - lgamma(jnp.minimum(c, _MANY)) - z * log_c
-        found = jnp.where(c < _MANY, few, _log_rising(z, jnp.maximum(c, _MANY)))
-        return found + z * log_m - (z + c) * softplus(log_m - log_c) - lgamma(z + 1)
+        # Loader's (2000) form of it, as a binomial of c among z + c: Stirling's formula, and deviances in logarithms of
+        # ratios, from differences where they are next to 1
+        z, log_c, log_m = jnp.maximum(coordinates, 1) * 1.0, params["concentration"], params["mean"]
+        c, m, odds = jnp.exp(log_c), jnp.exp(log_m), jnp.exp(log_m - log_c)
+        beyond = (z - m) / (1 + odds)
+        of_c = _log_one_plus(beyond / c, lambda: jnp.log((z + c) / (m + c)))
+        of_z = _log_one_plus(-beyond / z, lambda: log_m - jnp.log(z) + jnp.log1p(z / c) - jnp.log1p(odds))
+        rests = stirling_rest(z + c) - stirling_rest(c) - stirling_rest(z) - (jnp.log1p(z / c) + jnp.log(z)) / 2
+        some = rests - HALF_LOG_TWO_PI - c * exp_excess(of_c) - z * exp_excess(of_z)
+        small = jnp.where(odds < 0.5, odds, 0)
+        none = jnp.where(odds < 0.5, c * exp_excess(jnp.log1p(small)) - m, -c * softplus(log_m - log_c))
+        return jnp.where(coordinates == 0, none, some)
 
     def centred(self, value):
         return {"mean": jnp.maximum(value, 0.5)}
@@ -72,10 +77,10 @@ class NegativeBinomial(AbstractFamily):
         return scipy.stats.nbinom(c, c / (c + values["mean"]))
 
 
-def _log_rising(z: Array, c: Array) -> Array:
-    """Return log of Gamma(z + c) / Gamma(c) / c**z by Stirling's series: a difference of two lgamma would lose its digits."""
-    rest = [polynomial(1 / x**2, _STIRLING) / x for x in (z + c, c)]
-    return (z + c - 0.5) * jnp.log1p(z / c) - z + rest[0] - rest[1]
+def _log_one_plus(x: Array, otherwise: Callable[[], Array]) -> Array:
+    """Return log(1 + x), from what is computed otherwise where x is next to -1."""
+    near = x > -0.5
+    return jnp.where(near, jnp.log1p(jnp.where(near, x, 0)), otherwise())
 
 
 class Binomial(AbstractLogit):

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import log_softmax, sigmoid, softmax, softplus
-from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, marginal, smallest
 from bbvi.families.law import Parameter, always, positive_parameter
+from bbvi.families.normal import HALF_LOG_TWO_PI
 from bbvi.numerics.samplers import poisson
+from bbvi.numerics.special import exp_excess, stirling_rest
 
 
 def _indicator(p: np.ndarray) -> Any:
@@ -108,7 +109,12 @@ class Poisson(AbstractFamily):
         return poisson(address, params["rate"])
 
     def log_prob(self, params, coordinates):
-        return coordinates * params["rate"] - jnp.exp(params["rate"]) - gammaln(coordinates + 1.0)
+        # by Stirling's formula, in log(rate / k): next to a large rate nothing may cancel
+        rate, k = jnp.exp(params["rate"]), jnp.maximum(coordinates, 1) * 1.0
+        near = jnp.abs(k - rate) < rate / 2
+        log_ratio = jnp.where(near, -jnp.log1p(jnp.where(near, (k - rate) / rate, 0)), params["rate"] - jnp.log(k))
+        some = -k * exp_excess(log_ratio) - jnp.log(k) / 2 - HALF_LOG_TWO_PI - stirling_rest(k)
+        return jnp.where(coordinates == 0, -rate, some)
 
     def natural_gradient(self, params, gradient):
         return {"rate": gradient["rate"] * jnp.exp(-params["rate"])}

@@ -7,9 +7,9 @@ import scipy.special
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Positive, marginal, smallest
 from bbvi.families.law import Params, always, positive_parameter
-from bbvi.numerics.samplers import log_gamma
-from bbvi.numerics.special import lgamma, trigamma_excess
-from bbvi.numerics.xla import mark
+from bbvi.families.normal import HALF_LOG_TWO_PI
+from bbvi.numerics.samplers import log_gamma_ratio
+from bbvi.numerics.special import exp_excess, stirling_rest, trigamma_excess
 
 
 class Gamma(AbstractFamily):
@@ -23,13 +23,12 @@ class Gamma(AbstractFamily):
     parameters = always(concentration=positive_parameter(4.0), mean=positive_parameter())
 
     def sample(self, params, address):
-        concentration = jnp.exp(params["concentration"])
-        return log_gamma(address, concentration) - params["concentration"] + params["mean"]
+        return params["mean"] + log_gamma_ratio(address, jnp.exp(params["concentration"]))
 
     def log_prob(self, params, coordinates):
         a = jnp.exp(params["concentration"])
-        shifted = coordinates - params["mean"]  # log(z / mean): the density of z / mean has no other scale in it
-        return a * (params["concentration"] + shifted - mark(jnp.exp(shifted))) - coordinates - lgamma(a)
+        ratio = coordinates - params["mean"]  # log(z / mean), which is small where a is large: nothing may cancel
+        return params["concentration"] / 2 - HALF_LOG_TWO_PI - stirling_rest(a) - a * exp_excess(ratio) - coordinates
 
     def information(self, params):
         a = jnp.maximum(jnp.exp(params["concentration"]), smallest(params["concentration"]))

@@ -10,10 +10,11 @@ from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Real
 from bbvi.families.law import Params, always, positive_parameter
 from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale
-from bbvi.numerics.samplers import log_gamma, standard_normal
-from bbvi.numerics.special import lgamma, quick_log
+from bbvi.numerics.samplers import log_gamma_ratio, standard_normal
+from bbvi.numerics.special import exp_excess, lgamma, quick_log
 
 _MANY = 10.0  # degrees of freedom from which a series is exact
+_SMALL = 0.25
 
 
 def _standardised(params: Params, z: Array) -> Array:
@@ -75,13 +76,17 @@ class StudentT(AbstractLocationScale):
     parameters = always(df=positive_parameter(10.0), **location_and_scale())
 
     def sample(self, params, address):
-        half = jnp.exp(params["df"]) / 2
-        log_precision = log_gamma(address, half, part=1) - jnp.log(half)
+        log_precision = log_gamma_ratio(address, jnp.exp(params["df"]) / 2, part=1)
         return params["loc"] + jnp.exp(params["scale"] - log_precision / 2) * standard_normal(address)
 
     def log_prob(self, params, coordinates):
         df, x = jnp.exp(params["df"]), _standardised(params, coordinates)
-        kernel = (df + 1) / 2 * jnp.log1p(x**2 / df)
+        y = x**2 / df
+        kernel = (df + 1) / 2 * jnp.log1p(y)
+        # at many degrees of freedom nearly x**2 / 2, which df is not to read: log(1 + y) is y less the excess
+        few = jnp.where(y < _SMALL, y, 0)
+        normal = (x**2 + few - (df + 1) * exp_excess(jnp.log1p(few))) / 2
+        kernel = jnp.where(y < _SMALL, normal, kernel)
         return _log_ratio(df) - HALF_LOG_TWO_PI - kernel - params["scale"]
 
     def frozen(self, values):

@@ -34,16 +34,17 @@ def inverse_normal(u: Float[Array, ""]) -> Float[Array, ""]:
     return (2 * u - 1) * fitted("inverse_normal", t)
 
 
-def log_gamma(address: Address, concentration: Float[Array, ""], part: int | Array = 0) -> Float[Array, ""]:
-    """Draw the logarithm of a Gamma(concentration, 1), finite at every concentration.
+def log_gamma_ratio(address: Address, concentration: Float[Array, ""], part: int | Array = 0) -> Float[Array, ""]:
+    """Draw log(z / a) for z of Gamma(a, 1), whose mean is a: finite at every concentration, with all digits where a is large.
 
     Below a = 1 it draws at a + 1 and multiplies by u**(1/a), in log space, where it cannot underflow. No draw is
     rejected, so that a draw is a differentiable function of the concentration (pathwise gradients).
     """
     small = concentration < 1
     u, w = address.uniforms(part)
-    log_z = log_gamma_quantile(mark(inverse_normal(u)), jnp.where(small, concentration + 1, concentration))
-    return log_z + quick_log(w) * jnp.where(small, 1 / concentration, 0)
+    ratio = log_gamma_quantile(mark(inverse_normal(u)), jnp.where(small, concentration + 1, concentration))
+    few = jnp.where(small, concentration, 1)
+    return ratio + jnp.where(small, quick_log(w) / few + jnp.log1p(few) - jnp.log(few), 0)
 
 
 def poisson(address: Address, log_rate: Float[Array, ""]) -> Int[Array, ""]:

@@ -6,6 +6,7 @@ it vectorises. `tools/fit_special.py` fits the polynomials.
 """
 
 import csv
+import math
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -28,6 +29,12 @@ _ROOT = (np.float32(0.46163213), np.float32(0.4616321449683623 - np.float64(np.f
 # x trigamma(x) - 1 = 1 / (2 x) + sum of these times x**-2, x**-4, ..., from the edge on
 _EXCESS_EDGE = 4
 _EXCESS = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66)
+# the same as log_gamma_rest in double precision, from an edge on where these terms of Stirling's series are enough
+_SERIES_EDGE = 16.0
+_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+# (exp(x) - 1 - x) / x**2 for |x| below the edge
+_EXPONENTIAL_EDGE = 0.25
+_EXPONENTIAL = tuple(1 / math.factorial(k) for k in range(2, 13))
 
 
 @jax.custom_jvp
@@ -93,6 +100,46 @@ def trigamma_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
     series = v * (0.5 + v * polynomial(v**2, _EXCESS))  # Abramowitz and Stegun 6.4.12
     moved = v * (1 + series) + sum(1 / (x + k) ** 2 for k in range(1, _EXCESS_EDGE))  # 6.4.6
     return jnp.where(large, series, 1 / x - 1 + x * moved)
+
+
+def stirling_rest(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return log Gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2 for x > 0: what Stirling's formula leaves out, about 1 / (12 x).
+
+    Examples:
+        >>> print(f"{stirling_rest(1e4):.4g}")
+        8.333e-06
+    """
+    edge, series = (_EDGE, _FITTED["log_gamma_rest"]) if jnp.result_type(x) == jnp.float32 else (_SERIES_EDGE, _SERIES)
+    large = jnp.greater_equal(x, edge)
+    few, inverse = jnp.where(large, edge, x), 1 / jnp.where(large, x, edge)
+    direct = lgamma(few) - (few - 0.5) * jnp.log(few) + few - _HALF_LOG_2PI
+    return jnp.where(large, inverse * polynomial(inverse**2, series), direct)
+
+
+@jax.custom_jvp
+def exp_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return exp(x) - 1 - x, about x**2 / 2 around 0, where a difference would lose its digits.
+
+    Examples:
+        >>> print(f"{exp_excess(1e-4):.5g}")
+        5.0002e-09
+    """
+    return _exp_excess(x)[0]
+
+
+def _exp_excess(x: Array) -> tuple[Array, Array]:
+    """Return exp(x) - 1 - x and its derivative exp(x) - 1."""
+    small, beyond = jnp.abs(x) < _EXPONENTIAL_EDGE, jnp.exp(x) - 1
+    coefficients = _EXPONENTIAL[: 6 if jnp.result_type(x) == jnp.float32 else None]
+    series = x * x * polynomial(jnp.where(small, x, 0), coefficients)
+    return jnp.where(small, series, beyond - x), jnp.where(small, x + series, beyond)
+
+
+@exp_excess.defjvp
+def _exp_excess_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    value, slope = _exp_excess(x)
+    return value, slope * dx
 
 
 def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:

@@ -26,11 +26,12 @@ from bbvi.families import (
     Through,
     Unit,
 )
+from bbvi.families.beta import draw_shares, log_shares
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address
 from bbvi.numerics.quantiles import log_ratio_to_mean
-from bbvi.numerics.samplers import inverse_normal, log_gamma, standard_normal
-from bbvi.numerics.special import lgamma, polynomial
+from bbvi.numerics.samplers import inverse_normal, standard_normal
+from bbvi.numerics.special import polynomial
 
 #: the part of an address that decides on acceptance; parts 0, 1, ... are the proposal's
 DECISION = 1 << 30
@@ -87,16 +88,9 @@ class DirichletStep(AbstractProposal):
     """z' of the Dirichlet whose mean is z and whose total concentration is 1 / step^2."""
 
     def __call__(self, u, log_step, address):
-        total = jnp.exp(-2 * log_step)
-        parts = jnp.arange(len(u), dtype=jnp.uint32)
-        draws = jax.vmap(lambda log_z, i: log_gamma(address, total * jnp.exp(log_z), part=i))(u, parts)
-        new = draws - jax.scipy.special.logsumexp(draws)
-
-        def log_q(to: Array, at: Array) -> Array:  # up to lgamma(total), which both have
-            a = total * jnp.exp(at)
-            return ((a - 1) * to - lgamma(a)).sum()
-
-        return new, log_q(u, new) - log_q(new, u)
+        log_total = -2 * log_step
+        new = draw_shares(address, u, log_total)
+        return new, log_shares(new, log_total, u) - log_shares(u, log_total, new)
 
 
 class NormalStep(AbstractProposal):

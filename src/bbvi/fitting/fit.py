@@ -23,6 +23,7 @@ from bbvi.fitting.natural import natural
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.fitting.recheck import Recheck
 from bbvi.fitting.run import Run, drain
+from bbvi.fitting.setbacks import frequent
 from bbvi.fitting.settings import Settings, checked_settings
 from bbvi.fitting.stop import AbstractStop
 from bbvi.fitting.terminal import deferred_interrupt, progress_bar
@@ -97,12 +98,16 @@ def fit(
         with deferred_interrupt():
             for posterior in itertools.chain([first], run):
                 elbo = np.concatenate([record["elbo"] for record in posterior._records[-10:]] or [np.zeros(0)])
+                elbo = elbo[np.isfinite(elbo)]
                 report(posterior._num_steps(), float(elbo[-100:].mean()) if len(elbo) else float("nan"))
     looks = any(rule.outcome is Outcome.CONVERGED for rule in settings.stops)
     if posterior.outcome is Outcome.NON_FINITE:
         warnings.warn(posterior.stopped, RuntimeWarning, stacklevel=2)
     elif posterior.outcome is Outcome.INTERRUPTED or (posterior.outcome is Outcome.BUDGET and looks):
         warnings.warn(f"{posterior._ending()}; {posterior.outcome.advice}", RuntimeWarning, stacklevel=2)
+    records = [record["setbacks"] for record in posterior._records]
+    if (often := frequent(np.concatenate([np.zeros(0, int), *records]))) is not None:
+        warnings.warn(often, RuntimeWarning, stacklevel=2)
     return posterior
 
 

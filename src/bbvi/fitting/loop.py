@@ -23,6 +23,8 @@ from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, program, run_time_true, stored
 
+_LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
+
 
 class Method(NamedTuple):
     """How a step is made, and how many steps a call can make at the most: its `capacity`."""
@@ -52,6 +54,11 @@ class State(NamedTuple):
     broken: Array
     #: how many times a rule fired and was refuted
     refuted: Array
+    #: lambda before the last good step: of the globals, and of the rows of these groups
+    previous: tuple[dict[str, Lambda], Array]
+    #: what share of their steps latents take: less than 1 after setbacks, of which there were so many in a row
+    share: Array
+    setbacks: Array
 
 
 class Record(NamedTuple):
@@ -62,6 +69,7 @@ class Record(NamedTuple):
     change: Array
     floored: Array
     draws: Array
+    setbacks: Array
 
 
 class Prefetched(eqx.Module):
@@ -91,7 +99,12 @@ class Loop:
         optimizer = {"globals": self.optimizer.init(fitted["globals"]), "locals": rows}
         stops = tuple(stop.init(fitted) for stop in self.stops)
         none, zero = jnp.int32(-1), jnp.int32(0)
-        return own_copy(State(params, optimizer, stops, self.draws.init(), zero, none, none, zero))
+        rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], params["locals"])
+        previous = {"globals": fitted["globals"], "rows": rows}, jnp.arange(self.batch_size)
+        state = State(
+            params, optimizer, stops, self.draws.init(), zero, none, none, zero, previous, jnp.ones(()), zero
+        )  # fmt: skip
+        return own_copy(state)
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """Draw the groups of a step's batch."""
@@ -133,7 +146,7 @@ class Loop:
     def _run(self, kept: tuple[Key, Any, Any, Array, Array], state: State) -> tuple[State, Record, Array]:
         key, data, source, end, moving = kept
         zeros, counts = jnp.zeros(self.capacity), jnp.zeros(self.capacity, jnp.int32)
-        record = Record(zeros, zeros, zeros, counts, counts)
+        record = Record(zeros, zeros, zeros, counts, counts, counts)
         begin = state.step
 
         def buffers_of(draws: AbstractDraws) -> Any:
@@ -182,14 +195,22 @@ class Loop:
 
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
-        before, after, optimizer = self._ascend(state, estimate, batch)
+        before, after, optimizer = self._ascend(state, _zero_if_not_finite(estimate), batch)
         flat_after = ravel_pytree(after)[0]
         broken = self._broken(estimate, after, flat_after)
         good = broken < 0
         takes = good & moving
-        after = jax.lax.cond(takes, lambda new, old: new, lambda new, old: old, after, before)
+        here = before, state.previous[1] if batch is None else batch.groups
+        after, previous = jax.lax.cond(
+            takes,
+            lambda new, here, last: (new, here),
+            lambda new, here, last: (here[0], last),
+            after,
+            here,
+            state.previous,
+        )
         draws = jax.tree.map(lambda new, old: jnp.where(moving, new, old), draws, state.draws)
-        info = Info(estimate, batch)
+        info = Info(_zero_if_not_finite(estimate), batch)
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)
@@ -201,10 +222,11 @@ class Loop:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
         moved = flat_after - ravel_pytree(before)[0]
         change = jnp.where(takes, jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size)), 0)
-        record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws)
+        record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws, jnp.int32(~good))
         new = state._replace(
             params=params, optimizer=optimizer, stops=tuple(stops), draws=draws, step=state.step + good,
-            fired=fired, broken=broken,
+            fired=fired, broken=broken, previous=previous, share=jnp.minimum(_LONGER * state.share, 1.0),
+            setbacks=jnp.where(good, 0, state.setbacks),
         )  # fmt: skip
         if self.analysis.problem.opaque:
             # a call that failed can be made again: all of the state stays that of the last good step
@@ -225,6 +247,9 @@ class Loop:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
             after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
             optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
+        after = jax.lax.cond(
+            state.share < 1, lambda old, new: _between(old, new, state.share), lambda old, new: new, before, after
+        )
         return before, after, optimizer
 
     def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat_after: Array) -> Array:
@@ -240,6 +265,18 @@ class Loop:
         of_elbo = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(latents))
         first = jnp.min(jnp.where(finite, len(latents), owners))
         return jnp.where(jnp.all(finite), of_elbo, first.astype(jnp.int32))
+
+
+def _zero_if_not_finite(estimate: Estimate) -> Estimate:
+    """Take a gradient of 0 where a part of it is not finite, lest optimisers and rules keep what is not a number."""
+    gradient = estimate.globals, estimate.rows
+    finite = jnp.all(jnp.isfinite(ravel_pytree(gradient)[0]))
+    clean = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), gradient)
+    return estimate._replace(globals=clean[0], rows=clean[1])
+
+
+def _between(old: Any, new: Any, share: Array) -> Any:
+    return jax.tree.map(lambda a, b: a + share * (b - a), old, new)
 
 
 def own_copy(tree: Any) -> Any:

@@ -17,6 +17,7 @@ from bbvi.fitting.finite import raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
+from bbvi.fitting.setbacks import find_start, set_back
 from bbvi.fitting.settings import Settings
 from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
@@ -103,7 +104,8 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
             try:
-                saved = _after_chunk(run, state, history, saved)
+                state, history = _recovered(run, state, history)
+                saved = _save_in_time(run, state, history, saved)
             except KeyboardInterrupt:
                 interrupt.set()
         # the first call compiled: its time says nothing
@@ -129,7 +131,8 @@ def _end(run: Run, state: State, began: float) -> End | None:
         what = [*names, "ELBO"][int(state.broken)]
         return End(
             Outcome.NON_FINITE,
-            f"non-finite {what} at step {int(state.step) + 1}; lambda is that of the last good step. "
+            f"non-finite {what} at step {int(state.step) + 1}, {max(1, int(state.setbacks))} times in a row; lambda is that of the "
+            "last good step. "
             "Check the log joint for values that can overflow or leave p's support, or take smaller steps",
         )
     elapsed = Elapsed(int(state.step), time.monotonic() - began)
@@ -141,17 +144,30 @@ def _end(run: Run, state: State, began: float) -> End | None:
     return None
 
 
-def _after_chunk(run: Run, state: State, history: History, saved: float) -> float:
-    """Look at what only the host can see, write a checkpoint if it is time, and return when the last one was written."""
+def _recovered(run: Run, state: State, history: History) -> tuple[State, History]:
+    """Look at what only the host can see, and go back if the last step was not finite."""
     good = int(state.broken) < 0
+    before = history if good else _without_last_step(history)
     if run.recheck is not None:
-        _after_opaque(run, state, history if good else _without_last_step(history))
-    if not good and int(state.step) == 0:
+        _after_opaque(run, state, before)
+    if good:
+        return state, history
+    fit = Fit(run.loop, run.key, run.data, run.groups)
+    with _keeping_posterior(run, state, before):
+        if int(state.step) > 0:
+            return set_back(fit, state), history
+        if (found := find_start(fit, state)) is not None:
+            return found, before
         raise_if_not_finite(run.loop, run.params, run.key, run.data, run.groups)
-    if good and run.checkpoint is not None and time.monotonic() - saved >= run.checkpoint.seconds:
-        _save(run, state, history, Outcome.RUNNING)
-        return time.monotonic()
-    return saved
+    return state, history
+
+
+def _save_in_time(run: Run, state: State, history: History, saved: float) -> float:
+    """Write a checkpoint if it is time, and return when the last one was written."""
+    if int(state.broken) >= 0 or run.checkpoint is None or time.monotonic() - saved < run.checkpoint.seconds:
+        return saved
+    _save(run, state, history, Outcome.RUNNING)
+    return time.monotonic()
 
 
 def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:

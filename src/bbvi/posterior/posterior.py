@@ -104,13 +104,15 @@ class Posterior:
 
     @functools.cached_property
     def history(self) -> "pd.DataFrame":
-        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, draws, seconds.
+        """One row a step: ELBO and its Monte Carlo error, root mean square change, floored draws, draws, setbacks, seconds.
+
+        A setback is a step that was not finite and was taken back.
 
         `history.attrs["estimators"]` names the estimator of each latent's gradient.
         """
         import pandas as pd  # slow to import
 
-        names = ("elbo", "elbo_error", "change", "floored", "draws", "seconds")
+        names = ("elbo", "elbo_error", "change", "floored", "draws", "setbacks", "seconds")
         columns = {n: np.concatenate([r[n] for r in self._records] or [np.zeros(0)]) for n in names}
         table = pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
         table.attrs["estimators"] = self.estimators

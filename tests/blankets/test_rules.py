@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from jax.sharding import PartitionSpec
 
 import bbvi
 from bbvi.blankets.read_sets import ReadSets, union
@@ -105,3 +106,34 @@ def test_a_rule_that_reads_too_little_is_found_out_before_the_first_step():
     bbvi.rule(primitive)(cubed_reads)
     with pytest.raises(RuntimeError, match=r"changed with .* of latent 'x', which its trace does not show"):
         bbvi.fit(model_of(primitive.bind), DATA)
+
+
+def over_devices(function, out):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    return jax.shard_map(function, mesh=mesh, in_specs=(PartitionSpec("d"),) * 2, out_specs=out)
+
+
+SHARDED = {
+    "element by element": lambda x, y: over_devices(lambda a, b: -0.5 * (a - b) ** 2, PartitionSpec("d"))(x, y).sum(),
+    "a sum over devices": lambda x, y: over_devices(
+        lambda a, b: jax.lax.psum(-0.5 * jnp.sum((a - b) ** 2), "d"), PartitionSpec()
+    )(x, y),
+    "compiled": lambda x, y: jax.jit(over_devices(lambda a, b: -0.5 * (a - b) ** 2, PartitionSpec("d")))(x, y).sum(),
+    "in a loop": lambda x, y: jax.lax.fori_loop(
+        0, 2, lambda i, t: t + over_devices(lambda a, b: -0.25 * (a - b) ** 2, PartitionSpec("d"))(x, y).sum(), 0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_function_over_devices_reads_all_that_goes_in(name):
+    model = bbvi.Model(lambda z, y: SHARDED[name](z["x"], y) - 0.5 * jnp.sum(z["x"] ** 2), x=bbvi.real(3))
+    plain = bbvi.Model(lambda z, y: -0.5 * jnp.sum((z["x"] - y) ** 2) - 0.5 * jnp.sum(z["x"] ** 2), x=bbvi.real(3))
+    y = np.array([1.0, -2.0, 0.5], np.float32)
+    found = bbvi.explain(model, y)
+    assert found.matrix.toarray().all(axis=1).any()
+    assert len(found.lost) > 0
+    start = bbvi.fit(plain, y, stop=bbvi.Budget(steps=0))
+    same = bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).replace(start.params)
+    np.testing.assert_allclose(float(same.elbo(100)), float(start.elbo(100)), rtol=1e-4)
+    bbvi.fit(model, y, gradient=bbvi.Score(), stop=bbvi.Budget(steps=2))

@@ -125,13 +125,14 @@ def test_trigamma_excess_keeps_its_digits_where_it_is_small():
 def test_what_stirlings_formula_leaves_out_keeps_its_digits(x64, rtol):
     with jax.enable_x64(x64):
         x = jnp.asarray(np.geomspace(1e-6, 15, 2001))
-        exact = scipy.special.gammaln(np.float64(x)) - (x - 0.5) * np.log(x) + np.float64(x) - 0.5 * np.log(2 * np.pi)
+        wide = np.float64(x)
+        exact = scipy.special.gammaln(wide) - (wide - 0.5) * np.log(wide) + wide - 0.5 * np.log(2 * np.pi)
         np.testing.assert_allclose(stirling_rest(x), exact, rtol=rtol, atol=rtol)
-        slope = np.float64(x) * (scipy.special.digamma(np.float64(x)) - np.log(np.float64(x))) + 0.5
+        slope = wide * (scipy.special.digamma(wide) - np.log(wide)) + 0.5
         np.testing.assert_allclose(x * jax.vmap(jax.grad(stirling_rest))(x), slope, rtol=rtol, atol=rtol)
-        large = jnp.asarray(np.geomspace(1e2, 1e8, 101))
+        large = jnp.asarray(np.geomspace(1e3, 1e8, 101))
         series = 1 / (12 * np.float64(large)) - 1 / (360 * np.float64(large) ** 3)
-        np.testing.assert_allclose(stirling_rest(large), series, rtol=max(rtol, 1e-11))
+        np.testing.assert_allclose(stirling_rest(large), series, rtol=5e-6 if not x64 else 1e-11)
 
 
 @pytest.mark.parametrize(("x64", "rtol"), [(False, 2e-6), (True, 1e-13)])

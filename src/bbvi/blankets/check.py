@@ -92,10 +92,11 @@ def _check_totals(scope: Scope, terms: Terms, returned: Terms, latents: tuple[An
     one, other, size = _total(arrays.values()), _total(whole.values()), _total(map(np.abs, arrays.values()))
     num = sum(leaf.size for leaf in arrays.values()) / len(one)
     tolerance = 1e-3 + num * jnp.finfo(jnp.result_type(float)).eps / 2  # of numbers that are added one by one
-    wrong = (np.abs(one - other) > tolerance * (1 + size)) & np.isfinite(other)
+    apart = np.abs(np.subtract(one, other, where=np.isfinite(other), out=np.zeros_like(other)))
+    wrong = np.isfinite(other) & ~(apart <= tolerance * (1 + size))
     if wrong.any():
         at_one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[..., 0], latents)
-        wrong &= np.abs(one - other) > tolerance * (1 + size + scope.split.size_of_constants(*at_one, constant))
+        wrong &= ~(apart <= tolerance * (1 + size + scope.split.size_of_constants(*at_one, constant)))
     if wrong.any():
         which = np.flatnonzero(wrong)[0]
         raise RuntimeError(

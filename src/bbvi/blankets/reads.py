@@ -25,6 +25,7 @@ _REMEDIES = {
     "while": "a while loop is not followed; lax.scan or fori_loop with a fixed number of steps is",
     "cholesky": "a Cholesky factor reads its whole matrix",
     "triangular_solve": "a solve reads its whole system",
+    "shard_map": "a function over devices reads all that goes in",
     "reduce": "lax.reduce with a function of one's own; jnp.sum, max, logsumexp are followed",
 }
 

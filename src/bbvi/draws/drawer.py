@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bbvi.blankets.jaxpr.inline import retrace
 from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, MOVES
-from bbvi.blankets.jaxpr.run import bind_custom, reached, run
+from bbvi.blankets.jaxpr.run import bind_whole, reached, run
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families import AbstractFamily, Params, score
 from bbvi.model.latents import Latent
@@ -112,7 +112,7 @@ class Staged:
 
 
 def _with_own_derivative(eqn: Any, values: list[Any], source: Any) -> list[Any] | None:
-    return bind_custom(eqn, values) if eqn.primitive.name in CUSTOM else None
+    return bind_whole(eqn, values) if eqn.primitive.name in CUSTOM else None
 
 
 def _at_marks(values: Iterable[tuple[Any, Array]]) -> dict[Any, Array]:

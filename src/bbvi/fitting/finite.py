@@ -7,10 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.blankets.jaxpr.constants import blamed_constant
+from bbvi.blankets.scope import Scope
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
 from bbvi.model.groups import AbstractGroups
+from bbvi.model.model import Values
+from bbvi.model.opaque.host import CALL_SITE
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import Key, fold
 
@@ -20,12 +24,13 @@ def raise_if_not_finite(
 ) -> None:
     """Evaluate the first step's draws once more and raise at the first term that is not finite."""
     problem, draws, step = loop.analysis.problem, loop.draws, jnp.int32(0)
+    blankets = loop.analysis.blankets
     batch = loop.batch(params, run_key, step, loop.source(groups, run_key, 0, 1), step)
     key = loop.draws_key(run_key, step)
     samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
     beta, _ = draw_values(problem, problem.globals, params["globals"], draws=draws, key=key, samples=samples)
     at_samples = functools.partial(jax.vmap, in_axes=-1, out_axes=-1, axis_size=len(samples))
-    _check_finite(at_samples(lambda b: problem.prior_terms(b, data))(beta), beta, None)
+    _check_finite(at_samples(lambda b: problem.prior_terms(b, data))(beta), blankets.prior, (beta,), data)
     if batch is None:
         return
     for i, group in enumerate(np.asarray(batch.groups).tolist()):
@@ -33,10 +38,12 @@ def raise_if_not_finite(
         at = fold(key, group)
         z, _ = draw_values(problem, problem.locals, local, draws=draws, key=at, samples=samples, group=group, own=own)
         terms = at_samples(lambda b, z, row=row: problem.group_terms(b, z, row))(beta, z)
-        _check_finite(terms, beta | z, group)
+        _check_finite(terms, blankets.of_group, (beta, z), row, group)
 
 
-def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> None:
+def _check_finite(
+    terms: Terms, scope: Scope, latents: tuple[Values, ...], constants: Any, group: int | None = None
+) -> None:
     where = "" if group is None else f" in group {group}"
     for name, term in terms.items():
         array = np.asarray(term)
@@ -46,13 +53,20 @@ def _check_finite(terms: Terms, values: dict[str, Any], group: int | None) -> No
         index = np.argwhere(bad)[0]
         value, sample = array[tuple(index)], index[-1]
         element = [int(i) for i in index[:-1]] or ""
-        at = ", ".join(
-            f"{latent} = {np.array2string(np.asarray(v)[..., sample], precision=4, threshold=6)}"
-            for latent, v in values.items()
+        drawn = tuple({latent: v[..., sample] for latent, v in part.items()} for part in latents)
+        values = scope.problem.members(
+            {latent: v for part in drawn for latent, v in part.items() if latent != CALL_SITE}
         )
-        reason = (
-            "q puts mass where p has none: declare a narrower support, or give an init= inside p's"
-            if value == -np.inf
-            else "check the function for divisions by zero, logs of negative numbers and overflow, or give an init="
+        at = ", ".join(f"{k} = {np.array2string(np.asarray(v), precision=4, threshold=6)}" for k, v in values.items())
+        trace = scope.trace
+        output = trace.inlined.jaxpr.outvars[trace.outputs.index(name)]
+        constant = blamed_constant(
+            trace.inlined, trace.inputs(drawn, constants), output, always=bool(bad[tuple(index[:-1])].all())
         )
+        if constant is not None:
+            reason = f"{constant}: mask it, or pass the numbers as data, where bbvi.missing(...) masks them"
+        elif value == -np.inf:
+            reason = "q puts mass where p has none: declare a narrower support, or give an init= inside p's"
+        else:
+            reason = "check the function for divisions by zero, logs of negative numbers and overflow, or give an init="
         raise ValueError(f"{name}{element} is {value}{where} at a draw from the starting q ({at}); {reason}")

@@ -47,15 +47,15 @@ def bind(eqn: Any, values: list[Any]) -> list[Any]:
     """Compute one equation."""
     if (inner := called(eqn)) is not None:
         return run(inner, values, inner.jaxpr.outvars)
-    made = eqn.primitive.bind(*values, **eqn.params)
-    return list(made) if eqn.primitive.multiple_results else [made]
+    return bind_whole(eqn, values)
 
 
-def bind_custom(eqn: Any, values: list[Any]) -> list[Any]:
-    """Call a function that has a derivative of its own, with that derivative."""
+def bind_whole(eqn: Any, values: list[Any]) -> list[Any]:
+    """Compute one equation as it is: a function with a derivative of its own keeps it, one over devices its mesh."""
     bound = eqn.primitive.get_bind_params(eqn.params)
     functions, params = bound if isinstance(bound, tuple) else ((), bound)  # older versions of JAX give a pair
-    return list(eqn.primitive.bind(*functions, *values, **params))
+    made = eqn.primitive.bind(*functions, *values, **params)
+    return list(made) if eqn.primitive.multiple_results else [made]
 
 
 def scan_like(eqn: Any, step: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, MOVES, REDUCTIONS, dot_axes, scan_parts
 from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
-from bbvi.blankets.jaxpr.run import bind, bind_custom, called, run, scan_like
+from bbvi.blankets.jaxpr.run import bind, bind_whole, called, run, scan_like
 from bbvi.numerics import special
 
 _MOST_UNROLLED = 16
@@ -69,7 +69,7 @@ class _Rules:
         if not any(has):
             return None
         if self.derivatives and name in CUSTOM:
-            return self._mapped(eqn, values, bind_custom)
+            return self._mapped(eqn, values, bind_whole)
         if (inner := called(eqn)) is not None:
             return run(inner, values, inner.jaxpr.outvars, special=self, call=source)
         if name in ELEMENTWISE:

@@ -93,7 +93,7 @@ class Host:
             if self._failure is None:
                 outcome = self._caller(self._segments(site, latents, row, batch), self._form)
                 if not isinstance(outcome, Failure):
-                    return [array.reshape(*batch, *array.shape[1:]) for array in outcome]
+                    return [array.reshape((*batch, *array.shape[1:])) for array in outcome]
                 self._failure = self._error(outcome)
         # the gradient is then not finite, and the loop stops at its last good step
         return [np.full((*batch, *shape), np.nan, self._form.dtype) for shape in self._form.shapes]

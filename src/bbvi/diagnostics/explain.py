@@ -11,6 +11,7 @@ import scipy.sparse as sparse
 
 from bbvi.blankets.blankets import Blankets, find_blankets
 from bbvi.blankets.patterns import AbstractPattern, Reduction, Scattered
+from bbvi.blankets.priors import without_prior
 from bbvi.blankets.read_sets import MOST_PAIRS
 from bbvi.blankets.reads import Lost
 from bbvi.blankets.scope import Scope
@@ -35,7 +36,7 @@ class Explanation:
 
     `.matrix` is a boolean scipy.sparse array, term elements by latent elements (globals, then the group's locals,
     in the order of their declaration, row-major); `.terms` and `.latents` name its rows and columns; `.lost` says
-    where precision was lost and why.
+    where precision was lost and why, and `.without_prior` which latents no prior term reads.
     """
 
     problem: Problem
@@ -46,6 +47,7 @@ class Explanation:
     lost: list[Lost]
     title: str
     estimators: dict[str, str]
+    without_prior: list[str]
 
     @property
     def terms(self) -> list[str]:
@@ -104,7 +106,9 @@ class Explanation:
     def _warnings(self) -> list[str]:
         places = dict.fromkeys(f"  {lost.line or 'somewhere'}: {lost.why}" for lost in self.lost)
         heading = "Read with less precision than there is (more variance, no bias):"
-        return ["\n".join([heading, *places])] if places else []
+        flat = [f"  {words}" for words in self.without_prior]
+        lists = {heading: places, "Without a prior:": flat}
+        return ["\n".join([title, *lines]) for title, lines in lists.items() if lines]
 
 
 def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = None, group: int = 0) -> Explanation:
@@ -142,7 +146,7 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
     title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
     estimators = {} if posterior is None else posterior.estimators
-    return Explanation(problem, shapes, readings, lines, shares, lost, title, estimators)
+    return Explanation(problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets))
 
 
 def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:

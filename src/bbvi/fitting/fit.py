@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from bbvi.blankets.analysis import analyse
 from bbvi.blankets.check import check_blankets, check_padding
+from bbvi.blankets.priors import without_prior
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.cache import compiled, functions_known_by
@@ -175,6 +176,9 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, settings.hold, "hold", ("globals",))
     analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
+    if settings.hold is None:
+        for words in without_prior(analysis.blankets):
+            warnings.warn(words, UserWarning, stacklevel=4)
     check_blankets(problem, analysis.blankets, flat, groups)
     if isinstance(groups, Cohort):
         check_padding(problem, analysis.blankets, groups)

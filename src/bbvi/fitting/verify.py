@@ -66,13 +66,14 @@ def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
     probe = Probe(fit, state, params, left=left)
     most = probe.watch.most_gain(fit.loop.analysis.problem.num_groups, fit.loop.batch_size)
     for challenger in (_undecided, _top_of_ridges):
-        there = challenger(probe)
+        # where steps are dear, as with opaque functions that few were made of, there is no more than a look at the rule
+        there = challenger(probe) if probe.left >= 4 * _SETTLE else None
         if there is None:
             continue
         found = probe.compare(there, params, 2 * probe.steps, "fresh")
         if found.mean > max(most, 3 * found.error):
             return Finding(there, found)
-    return Finding(biased=_biased(probe))
+    return Finding(biased=_biased(probe) if probe.left >= 4 * _SETTLE else ())
 
 
 def _undecided(probe: Probe) -> Params | None:

@@ -9,7 +9,9 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
+from bbvi.draws.batch import draw_groups
 from bbvi.fitting import cache as compiled
+from bbvi.fitting import loop
 from bbvi.numerics import xla as compiler
 
 FEW = bbvi.Budget(steps=3)
@@ -118,6 +120,26 @@ def test_an_option_that_xla_does_not_know_is_not_asked_for(monkeypatch):
     monkeypatch.undo()
     compiler._known_here.cache_clear()
     assert compiler.for_one_run()["compiler_options"]
+
+
+class OnDisk:
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, numbers):
+        return np.zeros(len(numbers))
+
+
+def test_batches_of_a_stream_are_drawn_by_one_program(monkeypatch):
+    traced = []
+    monkeypatch.setattr(loop, "draw_groups", lambda *given: traced.append(1) or draw_groups(*given))
+    groups = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["m"]),
+        log_likelihood=lambda beta, z, y: dist.Normal(beta["m"], 1).log_prob(y),
+        globals={"m": bbvi.real()},
+    )
+    bbvi.fit(groups, OnDisk(), batch_size=2, gradient=bbvi.Pathwise(), stop=bbvi.Budget(steps=30))
+    assert len(traced) < 10
 
 
 def maps():

@@ -100,11 +100,11 @@ def test_a_fit_that_has_not_converged_has_khat_and_is_told_to_go_on():
     assert line.endswith("go on with bbvi.fit(..., start=posterior) or a larger budget")
 
 
-def groups(num, **functions):
+def groups(num, log_likelihood=lambda beta, z, y: 0.0 * y):
     model = bbvi.HierarchicalModel(
         log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["m"]),
         log_local=lambda beta, z, y: dist.Normal(0, 1).log_prob(z["t"]),
-        log_likelihood=lambda beta, z, y: 0.0 * y,
+        log_likelihood=log_likelihood,
         globals={"m": bbvi.real()},
         locals={"t": bbvi.real()},
     )
@@ -125,6 +125,14 @@ def test_the_verdict_of_many_groups_looks_at_the_globals_and_at_a_few_groups(mon
     assert good.verdict.endswith("k-hat -inf of the globals, above 0.7 in 0 of 20 groups: q is near the posterior")
 
 
+def test_khat_of_groups_calls_opaque_functions():
+    simulated = groups(2, bbvi.opaque(lambda beta, z, y: 0.0 * float(z["t"])))
+    exact = {"m": {"loc": jnp.zeros(()), "scale": jnp.zeros(())}, "t": {"loc": jnp.zeros(2), "scale": jnp.zeros(2)}}
+    khat = simulated.replace(exact).khat(20)
+    assert khat == -np.inf
+    assert (khat.locals == -np.inf).all()
+
+
 class OnDisk:
     def __len__(self):
         return 3
@@ -133,7 +141,7 @@ class OnDisk:
         return np.zeros(len(numbers))
 
 
-def test_streams_and_opaque_functions_are_left_alone_until_khat_is_asked_for(monkeypatch):
+def test_streams_and_opaque_functions_are_left_alone_until_khat_is_asked_for():
     calls = []
 
     def log_joint(z, _):

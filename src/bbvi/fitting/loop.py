@@ -21,7 +21,7 @@ from bbvi.fitting.stop import AbstractStop, Info
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs, program, run_time_true, stored
+from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true, stored
 
 _LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
 
@@ -89,6 +89,7 @@ class Loop:
         # the state's buffers are given away: a step must not copy the rows of all groups. A copy runs, so that this loop
         # is in no cycle and goes, with what was compiled, as soon as nobody needs it
         self._compiled = program(copy.copy(self)._run, donate_argnums=1, **for_many_runs())
+        self._groups_of_steps = jax.jit(jax.vmap(copy.copy(self).groups, (None, 0)), **for_one_run())
         #: what else was compiled for this loop, and goes with it
         self.programs: dict[Hashable, Callable[..., Any]] = {}
 
@@ -128,7 +129,9 @@ class Loop:
         """
         if not isinstance(groups, Stream):
             return groups
-        rows = [groups.take(jax.device_get(self.groups(key, step + i))) for i in range(steps)]
+        # as one program: a loop outside of one is compiled each time it is met
+        chosen = np.asarray(self._groups_of_steps(key, jnp.int32(step) + jnp.arange(self.capacity)))
+        rows = [groups.take(numbers) for numbers in chosen[:steps]]
         rows += rows[-1:] * (self.capacity - steps)
         return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
 

@@ -38,7 +38,8 @@ def khat_of(
 
         def given_globals(samples: Array) -> np.ndarray:
             fixed = {k: jnp.broadcast_to(value[..., None], (*value.shape, len(samples))) for k, value in centre.items()}
-            return ratios.of_groups(fixed, fold(key, "local"), samples, chosen)
+            at = fold(key, "local")
+            return ratios.of_groups(fixed | ratios.problem.call_site(at, samples), at, samples, chosen)
 
         cost = ratios.cost(max(len(chosen), ratios.block(_FEWEST)))
         own = _settled(lambda first, num: ratios.in_pieces(given_globals, first, num), n, cost)

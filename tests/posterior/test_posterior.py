@@ -448,7 +448,7 @@ def test_a_loaded_posterior_needs_its_data_for_an_elbo(tmp_path, fitted, group_s
 
 def test_history_has_one_row_for_each_step(fitted):
     history = fitted.history
-    assert list(history.columns) == ["elbo", "elbo_error", "change", "floored", "draws", "seconds"]
+    assert list(history.columns) == ["elbo", "elbo_error", "change", "floored", "draws", "setbacks", "seconds"]
     assert list(history.index) == list(range(1, 41))
     assert (np.diff(history["seconds"]) > 0).all()
     assert (history["draws"] == 20).all()

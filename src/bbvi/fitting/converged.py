@@ -106,7 +106,8 @@ class Converged(AbstractStop):
         new_globals, new_rows, rows_distance = state.globals, state.rows, state.rows_distance
         distances = []
         if after["globals"]:
-            new_globals = _follow(state.globals, after["globals"], estimate.globals, estimate.fisher["globals"])
+            params, gradient = info.flat or (after["globals"], estimate.globals)
+            new_globals = _follow(state.globals, params, gradient, estimate.fisher["globals"])
             distances.append(new_globals.by_latent(_distances(new_globals)))
         if after["rows"]:
             batch = jax.tree.map(lambda leaf: leaf[info.batch.groups], state.rows)

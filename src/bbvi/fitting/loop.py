@@ -54,8 +54,8 @@ class State(NamedTuple):
     broken: Array
     #: how many times a rule fired and was refuted
     refuted: Array
-    #: lambda before the last good step: of the globals, and of the rows of these groups
-    previous: tuple[dict[str, Lambda], Array]
+    #: lambda before the last good step, as one vector: of the globals, and of the rows of these groups
+    previous: tuple[Array, Array]
     #: what share of their steps latents take: less than 1 after setbacks, of which there were so many in a row
     share: Array
     setbacks: Array
@@ -100,8 +100,7 @@ class Loop:
         optimizer = {"globals": self.optimizer.init(fitted["globals"]), "locals": rows}
         stops = tuple(stop.init(fitted) for stop in self.stops)
         none, zero = jnp.int32(-1), jnp.int32(0)
-        rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], params["locals"])
-        previous = {"globals": fitted["globals"], "rows": rows}, jnp.arange(self.batch_size)
+        previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batch_size)
         state = State(
             params, optimizer, stops, self.draws.init(), zero, none, none, zero, previous, jnp.ones(()), zero
         )  # fmt: skip
@@ -142,6 +141,11 @@ class Loop:
     def draws_key(self, key: Key, step: Array) -> Key:
         """Return the address at which the random numbers of a step's draws begin."""
         return fold(key, "draws", step)
+
+    def moved(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
+        """Return what a step moves: the globals, and rows as of the first groups."""
+        rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], params["locals"])
+        return {"globals": self._fitted(params)["globals"], "rows": rows}
 
     def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
         return {"globals": params["globals"] if self.analysis.fit_globals else {}, "locals": params["locals"]}
@@ -198,22 +202,21 @@ class Loop:
 
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
-        before, after, optimizer = self._ascend(state, _zero_if_not_finite(estimate), batch)
-        flat_after = ravel_pytree(after)[0]
-        broken = self._broken(estimate, after, flat_after)
+        flat_gradient = ravel_pytree({"globals": estimate.globals, "rows": estimate.rows})[0]
+        finite = _zero_unless(jnp.all(jnp.isfinite(flat_gradient)), estimate)
+        before, after, optimizer = self._ascend(state, finite, batch)
+        flat_after, (flat_before, as_tree) = ravel_pytree(after)[0], ravel_pytree(before)
+        broken = self._broken(estimate, after, jnp.concatenate([flat_gradient, flat_after]))
         good = broken < 0
         takes = good & moving
-        here = before, state.previous[1] if batch is None else batch.groups
-        after, previous = jax.lax.cond(
-            takes,
-            lambda new, here, last: (new, here),
-            lambda new, here, last: (here[0], last),
-            after,
-            here,
-            state.previous,
-        )
+        moved = flat_after - flat_before
+        end = jnp.where(state.share < 1, flat_before + state.share * moved, flat_after)
+        end = jnp.where(takes, end, flat_before)
+        after = as_tree(end)
+        here = flat_before, state.previous[1] if batch is None else batch.groups
+        previous = jax.tree.map(lambda new, old: jnp.where(takes, new, old), here, state.previous)
         draws = jax.tree.map(lambda new, old: jnp.where(moving, new, old), draws, state.draws)
-        info = Info(_zero_if_not_finite(estimate), batch)
+        info = Info(finite, batch, None if after["rows"] else (end, jnp.where(good, flat_gradient, 0)))
         stops, fired = [], jnp.int32(-1)
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)
@@ -223,7 +226,6 @@ class Loop:
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
             params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
-        moved = flat_after - ravel_pytree(before)[0]
         change = jnp.where(takes, jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size)), 0)
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws, jnp.int32(~good))
         new = state._replace(
@@ -250,12 +252,9 @@ class Loop:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
             after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
             optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
-        after = jax.lax.cond(
-            state.share < 1, lambda old, new: _between(old, new, state.share), lambda old, new: new, before, after
-        )
         return before, after, optimizer
 
-    def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat_after: Array) -> Array:
+    def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat: Array) -> Array:
         """Number the first latent, in declaration order, with a gradient or a parameter that is not finite; -1 if all are.
 
         One beyond the last where only the ELBO is not: a term that reads no latent can do that.
@@ -264,22 +263,21 @@ class Loop:
         gradient = {"globals": estimate.globals, "rows": estimate.rows}
         parts = [own for tree in (gradient, after) for _, part in sorted(tree.items()) for own in sorted(part.items())]
         owners = np.repeat([latents.index(n) for n, _ in parts], [sum(map(jnp.size, p.values())) for _, p in parts])
-        finite = jnp.isfinite(jnp.concatenate([ravel_pytree(gradient)[0], flat_after]))
+        finite = jnp.isfinite(flat)
         of_elbo = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(latents))
         first = jnp.min(jnp.where(finite, len(latents), owners))
         return jnp.where(jnp.all(finite), of_elbo, first.astype(jnp.int32))
 
 
-def _zero_if_not_finite(estimate: Estimate) -> Estimate:
-    """Take a gradient of 0 where a part of it is not finite, lest optimisers and rules keep what is not a number."""
-    gradient = estimate.globals, estimate.rows
-    finite = jnp.all(jnp.isfinite(ravel_pytree(gradient)[0]))
-    clean = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), gradient)
-    return estimate._replace(globals=clean[0], rows=clean[1])
+def _zero_unless(finite: Array, estimate: Estimate) -> Estimate:
+    """Take a gradient of 0 if a part of it is not finite, lest optimisers and rules keep what is not a number."""
 
+    def zeros(gradient: Any) -> Any:
+        zero = jnp.zeros((), jax.tree.leaves(gradient)[0].dtype)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(zero, leaf.shape), gradient)
 
-def _between(old: Any, new: Any, share: Array) -> Any:
-    return jax.tree.map(lambda a, b: a + share * (b - a), old, new)
+    gradient = jax.lax.cond(finite, lambda same: same, zeros, (estimate.globals, estimate.rows))
+    return estimate._replace(globals=gradient[0], rows=gradient[1])
 
 
 def own_copy(tree: Any) -> Any:

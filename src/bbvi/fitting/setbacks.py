@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
@@ -39,7 +40,8 @@ def set_back(fit: Fit, state: State) -> State:
     state = state._replace(setbacks=jnp.int32(in_a_row))
     if in_a_row >= MOST_IN_A_ROW:
         return state
-    params, (before, groups) = dict(state.params), state.previous
+    params, (last, groups) = dict(state.params), state.previous
+    before = ravel_pytree(fit.loop.moved(state.params))[1](last)
     if fit.loop.analysis.fit_globals:
         params["globals"] = before["globals"]
         if in_a_row > _PATIENCE:

@@ -17,10 +17,14 @@ Moved = dict[str, Any]
 
 
 class Info(NamedTuple):
-    """What `AbstractStop.update` sees besides lambda: this step's estimate and its batch, None without groups."""
+    """What `AbstractStop.update` sees besides lambda: this step's estimate and its batch, None without groups.
+
+    Where no rows move, `flat` has lambda after the step and its gradient, each as one vector.
+    """
 
     estimate: Estimate
     batch: Batch | None
+    flat: tuple[Array, Array] | None = None
 
 
 class Elapsed(NamedTuple):

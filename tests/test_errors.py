@@ -115,7 +115,7 @@ def test_the_part_of_a_hierarchical_model_is_named():
     [
         (
             jnp.nan,
-            r"log_joint\['likelihood'\]\[1\] is nan at a draw from the starting q \(mu = -?\d.*check the function",
+            r"log_joint\['likelihood'\]\[1\] is nan at a draw from the starting q \(mu = -?\d.*uses a constant that is NaN",
         ),
         (
             jnp.inf,

@@ -113,7 +113,8 @@ class Posterior:
         import pandas as pd  # slow to import
 
         names = ("elbo", "elbo_error", "change", "floored", "draws", "setbacks", "seconds")
-        columns = {n: np.concatenate([r[n] for r in self._records] or [np.zeros(0)]) for n in names}
+        # files written before there were setbacks have no such column
+        columns = {n: np.concatenate([r.get(n, 0 * r["draws"]) for r in self._records] or [np.zeros(0)]) for n in names}
         table = pd.DataFrame(columns, index=pd.RangeIndex(1, len(columns["elbo"]) + 1, name="step"))
         table.attrs["estimators"] = self.estimators
         return table

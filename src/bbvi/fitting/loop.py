@@ -230,7 +230,7 @@ class Loop:
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws, jnp.int32(~good))
         new = state._replace(
             params=params, optimizer=optimizer, stops=tuple(stops), draws=draws, step=state.step + good,
-            fired=fired, broken=broken, previous=previous, share=jnp.minimum(_LONGER * state.share, 1.0),
+            fired=fired, broken=broken, previous=previous, share=jnp.where(good, jnp.minimum(_LONGER * state.share, 1.0), state.share),
             setbacks=jnp.where(good, 0, state.setbacks),
         )  # fmt: skip
         if self.analysis.problem.opaque:

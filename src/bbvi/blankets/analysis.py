@@ -41,15 +41,31 @@ class Analysis(NamedTuple):
 
 
 def analyse(
-    problem: Problem, data: Any, groups: AbstractGroups | None, *, fit_globals: bool = True, fast_lgamma: bool = True
+    problem: Problem,
+    data: Any,
+    groups: AbstractGroups | None,
+    *,
+    fit_globals: bool = True,
+    fast_lgamma: bool = True,
+    apart: Analysis | None = None,
 ) -> Analysis:
-    """Read off the blankets of a problem, for each bucket of its groups."""
+    """Read off the blankets of a problem, for each bucket of its groups.
+
+    `apart` is the analysis of the same problem with latents that are not in blocks: the functions are not traced again.
+    """
     row = None if groups is None else row_shapes(groups)
-    blankets = find_blankets(problem, data, row, fast_lgamma=fast_lgamma)
+    scopes = () if apart is None else apart.scopes
+    prior, *of_groups = [scope.trace for scope in scopes] or [None]
+    known = (prior, of_groups.pop() if of_groups else None)
+    blankets = find_blankets(problem, data, row, fast_lgamma=fast_lgamma, known=known)
     analysis = Analysis(problem, blankets, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return analysis
     shorter = [(problem.at(lengths), data, row_shapes(groups, lengths)) for lengths in groups.buckets[:-1]]
-    buckets = [find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets).of_group for short in shorter]
+    traces = of_groups or [None] * len(shorter)
+    buckets = [
+        find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets, known=(None, trace)).of_group
+        for short, trace in zip(shorter, traces, strict=True)
+    ]
     return analysis._replace(buckets=(*buckets, blankets.of_group), axes=groups.axes)

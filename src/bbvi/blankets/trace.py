@@ -106,14 +106,28 @@ def _last(value: Array, log: Array | None) -> Last:
     return Last(value, None if log is None else lambda: log)
 
 
-def trace_prior(problem: Problem, data: Any) -> Trace:
-    """Trace the terms that no group owns, as a function of the globals and a flat model's data."""
-    return Trace(problem.prior_terms, (_shapes(problem, problem.globals),), data)
+def trace_prior(problem: Problem, data: Any, known: Trace | None = None) -> Trace:
+    """Trace the terms that no group owns, as a function of the globals and a flat model's data.
+
+    With the trace that is `known` of the same function of latents by themselves, the function is not called again.
+    """
+    function = problem.prior_terms if known is None else _of_members(problem, known)
+    return Trace(function, (_shapes(problem, problem.globals),), data)
 
 
-def trace_group(problem: Problem, row: Any) -> Trace:
+def trace_group(problem: Problem, row: Any, known: Trace | None = None) -> Trace:
     """Trace the terms of one group, as a function of the globals, its locals and its row of the data."""
-    return Trace(problem.group_terms, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row)
+    function = problem.group_terms if known is None else _of_members(problem, known)
+    return Trace(function, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row)
+
+
+def _of_members(problem: Problem, known: Trace) -> Callable[..., Terms]:
+    def terms(*given: Any) -> Terms:
+        *latents, constants = given
+        found = known(*map(problem.members, latents), constants)
+        return {name: found[name] for name in known.written}
+
+    return terms
 
 
 def is_array(leaf: Any) -> bool:

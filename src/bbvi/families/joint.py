@@ -59,45 +59,73 @@ class FullRank(AbstractCovariance):
     Each entry is a Normal given the entries before it: w_i = e_i - sum of lower_ij w_j over j < i, the Cholesky
     factor of the precision. Its density is a product with a matrix, and the Fisher information of different rows is 0.
 
+    With `parents`, the logarithm of the standard deviation of each further entry, given those before it, is a linear function
+    of the first `parents` entries, too: e_i is multiplied by exp(sum of slopes_ij w_j over j < parents). So the effects of
+    groups can be narrow where their scale is small (Tan, Bhaskaran and Nott 2020, "Conditionally structured variational
+    Gaussian approximation with importance weights").
+
     Examples:
         >>> import bbvi
         >>> bbvi.positive(10, 3, q=bbvi.FullRank())
         positive(10,) ~ FullRank
     """
 
+    parents: int = 0
+
     def parameters(self, size):
-        return {"lower": Parameter((size * (size - 1) // 2,), constraints.real_vector, spread=1 / size)}
+        found = {"lower": Parameter((size * (size - 1) // 2,), constraints.real_vector, spread=1 / size)}
+        if self.parents:
+            shape = (size - self.parents, self.parents)
+            found["slopes"] = Parameter(shape, constraints.independent(constraints.real, 2), spread=0.0)
+        return found
 
     def num_normals(self, size):
         return size
 
     def correlate(self, params, noise):
-        matrix = _unit_lower(params["lower"], len(noise))
+        matrix, num = _unit_lower(params["lower"], len(noise)), self.parents
+        if num:
+            of_parents = solve_triangular(matrix[:num, :num], noise[:num], lower=True, unit_diagonal=True)
+            noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))
         return solve_triangular(matrix, noise, lower=True, unit_diagonal=True)
 
     def log_prob(self, params, w):
-        noise = _unit_lower(params["lower"], len(w)) @ w
-        return -0.5 * noise @ noise - len(w) * HALF_LOG_TWO_PI
+        noise, log_scale = _unit_lower(params["lower"], len(w)) @ w, jnp.zeros(())
+        if self.parents:
+            log_scales = params["slopes"] @ w[: self.parents]
+            noise, log_scale = noise.at[self.parents :].multiply(jnp.exp(-log_scales)), log_scales.sum()
+        return -0.5 * noise @ noise - log_scale - len(w) * HALF_LOG_TWO_PI
 
     def natural_gradient(self, params, gradient):
-        # a small change B of the factor M = lower / scale, to (1 + B) M, has the score 1 - e_i^2 in B_ii and -e_i e_j in
-        # B_ij: F is 2 and 1 there. The other way, the scales change by -B_ii and lower by B lower less what they did
-        size = len(params["loc"])
-        matrix, below = _unit_lower(params["lower"], size), np.tril_indices(size, -1)
-        of_lower = jnp.zeros((size, size)).at[below].set(gradient["lower"])
-        of_change = of_lower @ matrix.T
-        own = jnp.diagonal(of_change) - (of_lower * matrix).sum(0) - gradient["scale"]
-        change = jnp.tril(of_change, -1) + jnp.diag(own / 2)
-        loc = jnp.exp(params["scale"]) * gradient["loc"]
-        for transposed in (1, 0):
-            loc = solve_triangular(matrix, loc, trans=transposed, lower=True, unit_diagonal=True)
-        return {
-            "loc": jnp.exp(params["scale"]) * loc,
-            "scale": -own / 2,
-            "lower": (change @ matrix - matrix * own / 2)[below],
-        }
+        # F is simple in changes of each row by itself: of the mean of w_i given the w before it, by location_i + rows_ij w_j,
+        # and of the logarithm of its standard deviation, by scale_i + slopes_ij w_j
+        size, num = len(params["loc"]), self.parents
+        matrix, scale = _unit_lower(params["lower"], size), jnp.exp(params["scale"])
+        below = np.tril_indices(size, -1)
+        slopes = jnp.zeros((size, size))
+        if num:
+            slopes = slopes.at[num:, :num].set(params["slopes"])
+
+        def change(location: Array, rows: Array, own: Array, of_slopes: Array) -> Params:
+            loc = solve_triangular(matrix, location, lower=True, unit_diagonal=True)
+            log_scale = own + slopes @ loc
+            lower = (matrix * (log_scale - log_scale[:, None]) - rows)[below]
+            found = {"loc": scale * loc, "scale": log_scale, "lower": lower}
+            return found | ({"slopes": (of_slopes + slopes * log_scale)[num:, :num]} if num else {})
+
+        shapes = [jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size))]
+        location, rows, own, of_slopes = jax.linear_transpose(change, *shapes)(gradient)
+        covariance = jax.scipy.linalg.solve_triangular(matrix[:num, :num], jnp.eye(num), lower=True, unit_diagonal=True)
+        # the scales of entries given their parents are not constant: E exp(-2 slopes w)
+        precision = jnp.exp(2 * ((slopes[:, :num] @ covariance) ** 2).sum(1))
+        rows = (jnp.tril(jnp.tril(rows, -1) @ matrix.T, -1) @ matrix) / precision[:, None]
+        of_slopes = (of_slopes[:, :num] @ matrix[:num, :num].T) @ matrix[:num, :num] / 2
+        of_slopes = jnp.zeros((size, size)).at[num:, :num].set(of_slopes[num:])
+        return change(location / precision, rows, own / 2, of_slopes)
 
     def sd(self, params):
+        if self.parents:
+            raise NotImplementedError("only draws can tell")
         size = np.shape(params["scale"])[-1]
         matrix = np.zeros((*np.shape(params["lower"])[:-1], size, size))
         matrix[..., *np.tril_indices(size, -1)] = params["lower"]

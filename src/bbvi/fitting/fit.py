@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bbvi.blankets.analysis import analyse
+from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.blankets.check import check_blankets, check_padding
 from bbvi.blankets.priors import without_prior
 from bbvi.draws.batch import check_batch_size
@@ -31,9 +31,12 @@ from bbvi.fitting.terminal import deferred_interrupt, progress_bar
 from bbvi.fitting.warm_start import warm_start
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice
+from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
+from bbvi.gradients.structure import choose_structure
 from bbvi.model.groups import Cohort, Stream
-from bbvi.model.model import AnyModel, Model
+from bbvi.model.joint import Block
+from bbvi.model.model import AnyModel, Model, structured
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import seed_key
@@ -166,6 +169,20 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
             "bbvi.HierarchicalModel with a likelihood per row"
         )
     problem, flat, groups = bind(model, data)
+    analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
+    if settings.hold is None:
+        for words in without_prior(analysis.blankets):
+            warnings.warn(words, UserWarning, stacklevel=4)
+    check_blankets(problem, analysis.blankets, flat, groups)
+    if isinstance(groups, Cohort):
+        check_padding(problem, analysis.blankets, groups)
+    problem.raise_failure()
+    if structure := _structure(analysis, settings):
+        model = structured(model, structure)
+        problem = Problem(model, problem.lengths, problem.num_groups)
+        analysis = analyse(
+            problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma, apart=analysis
+        )
     size = 0 if groups is None else check_batch_size(settings.batch_size, problem.num_groups)
     key = seed_key(settings.seed)
     params = starting_params(problem, key)
@@ -175,14 +192,6 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, settings.hold, "hold", ("globals",))
-    analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
-    if settings.hold is None:
-        for words in without_prior(analysis.blankets):
-            warnings.warn(words, UserWarning, stacklevel=4)
-    check_blankets(problem, analysis.blankets, flat, groups)
-    if isinstance(groups, Cohort):
-        check_padding(problem, analysis.blankets, groups)
-    problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     choosing, estimator = None, settings.gradient
     if isinstance(estimator, AbstractChoice):
@@ -196,6 +205,19 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     run = Run(settings, loop, params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
+
+
+def _structure(analysis: Analysis, settings: Settings) -> Sequence[Block]:
+    """Choose the blocks of latents, if that is left to the library: those of a posterior that is given, or read off the function.
+
+    Estimators that do not follow paths keep factors apart: theirs is the noise of a whole block.
+    """
+    model, given = analysis.problem.model, settings.start or settings.hold
+    if not model.is_open:
+        return ()
+    if given is not None:
+        return given.structure
+    return choose_structure(analysis) if isinstance(settings.gradient, (AbstractChoice, Pathwise)) else ()
 
 
 def _watch(stops: Sequence[AbstractStop]) -> AbstractStop | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,28 @@ from bbvi.model.latents import Latent
 Blocks = dict[str, dict[str, Latent]]
 
 
-def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
-    """Return the members of each block, under its name; a block lies within the globals, or within the locals."""
-    known = [name for scope in scopes for name in scope]
+class Block(NamedTuple):
+    """Latents that share one factor of q, a joint Normal through the bijections of their supports.
+
+    The first `parents` of them set the scales of the others, too: the logarithm of the standard deviation of each other number,
+    given those before it, is linear in them.
+    """
+
+    names: tuple[str, ...]
+    parents: int = 0
+
+
+def as_blocks(joint: Any) -> tuple[Block, ...]:
+    """Read what a user gives as `joint=`: blocks, or tuples of names."""
     if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
+    return tuple(b if isinstance(b, Block) else Block(tuple(b)) for b in joint)
+
+
+def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
+    """Return the members of each block, under its name; a block lies within the globals, or within the locals."""
+    known = [name for scope in scopes for name in scope]
+    joint = [block.names for block in structure]
     used = [name for names in joint for name in names]
     if unknown := [name for name in used if name not in known]:
         raise ValueError(f"joint= names {unknown}; the latents are {known}")
@@ -42,6 +59,12 @@ def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
 
 
 def _check_member(name: str, latent: Latent) -> None:
+    if why := why_not(latent):
+        raise ValueError(f"joint=: {name!r} {why}")
+
+
+def why_not(latent: Latent) -> str:
+    """Say why a latent cannot be in a block; empty if it can."""
     no_numbers = latent.family.chart.is_discrete or latent.event
     refused = {
         f"is {latent.support}; a block is Normal, of real, positive and bounded numbers": no_numbers,
@@ -49,29 +72,32 @@ def _check_member(name: str, latent: Latent) -> None:
         "has a q= of its own; in a block it has a share in the joint one: leave q= out": latent.q is not None,
         "starts from parameters of its own q; give a value as init=": isinstance(latent.init, dict),
     }
-    for why, is_so in refused.items():
-        if is_so:
-            raise ValueError(f"joint=: {name!r} {why}")
+    return next((why for why, is_so in refused.items() if is_so), "")
 
 
 def _size(latent: Latent) -> int:
     return math.prod(latent.padded({}))
 
 
-def in_blocks(latents: Mapping[str, Latent], blocks: Blocks) -> dict[str, Latent]:
+def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence[Block]) -> dict[str, Latent]:
     """Put latents into the factors of q: a block stands where its first member stood."""
     of = {name: block for block, members in blocks.items() for name in members}
-    joined = {block: _joined(members) for block, members in blocks.items()}
+    joined = {name: _joined(blocks[name], block.parents) for name, block in zip(blocks, structure, strict=True)}
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 
-def _joined(members: Mapping[str, Latent]) -> Latent:
-    given = [latent for latent in members.values() if latent.init is not None]
-    if given and len(given) < len(members):
-        raise ValueError(f"joint=: give init= for all of {list(members)} or for none")
-    inits = [np.broadcast_to(np.asarray(latent.init, float), latent.padded({})).ravel() for latent in given]
-    chart = Joined(tuple(vectors(latent.chart, _size(latent)) for latent in members.values()))
-    return Latent("block", (), chart, JointNormal(chart, FullRank()), None, np.concatenate(inits) if inits else None)
+def _joined(members: Mapping[str, Latent], parents: int) -> Latent:
+    charts = [vectors(latent.chart, _size(latent)) for latent in members.values()]
+    init = None
+    if any(latent.init is not None for latent in members.values()):
+        # where no value is given, the middle of the support
+        middle = [np.asarray(chart.value(jnp.zeros(chart.shape))) for chart in charts]
+        pairs = zip(members.values(), middle, strict=True)
+        given = [(x.init if x.init is not None else at.reshape(x.padded({})), x.padded({})) for x, at in pairs]
+        init = np.concatenate([np.broadcast_to(np.asarray(value, float), shape).ravel() for value, shape in given])
+    chart = Joined(tuple(charts))
+    covariance = FullRank(sum(_size(latent) for latent in list(members.values())[:parents]))
+    return Latent("block", (), chart, JointNormal(chart, covariance), None, init)
 
 
 def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) -> dict[str, Any]:

@@ -6,17 +6,38 @@ from typing import Any
 
 from jaxtyping import Array
 
-from bbvi.model.joint import Blocks, find_blocks, in_blocks
+from bbvi.model.joint import Block, Blocks, as_blocks, find_blocks, in_blocks
 from bbvi.model.latents import Latent
 
 Values = Mapping[str, Array]
 
 
-class Model:
+class _InFactors:
+    """A model whose latents are put into factors of q."""
+
+    globals: dict[str, Latent]
+    locals: dict[str, Latent]
+
+    def _put_in_factors(self, joint: Any) -> None:
+        for name, latent in self.globals.items():
+            if latent.ragged_axes:
+                raise ValueError(
+                    f"latent {name!r} has the ragged axis {latent.ragged_axes[0]!r}; only locals of a HierarchicalModel can"
+                )
+        #: whether `fit` is to choose the structure of q
+        self.is_open = joint is None
+        self.structure = as_blocks(() if joint is None else joint)
+        self.blocks: Blocks = find_blocks(self.structure, [self.globals, self.locals])
+        parts = {"globals": self.globals, "locals": self.locals}
+        self.factors = {part: in_blocks(own, self.blocks, self.structure) for part, own in parts.items()}
+
+
+class Model(_InFactors):
     """A flat model: `log_joint(z, data)` is log p(x, z) for one sample z of the latents.
 
-    The function returns a number, or any pytree of unsummed terms whose total is the value. `joint=[("mu", "tau")]` gives mu
-    and tau one factor of q, a joint Normal through the bijections of their supports.
+    The function returns a number, or any pytree of unsummed terms whose total is the value. Which latents share a factor of
+    q, a joint Normal through the bijections of their supports, `fit` reads off the function; `joint=[("mu", "tau")]` says so by
+    hand, and `joint=()` gives every number a factor of its own.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -27,25 +48,31 @@ class Model:
     """
 
     def __init__(
-        self, log_joint: Callable[[Values, Any], Any], /, *, joint: Sequence[Sequence[str]] = (), **latents: Latent
+        self,
+        log_joint: Callable[[Values, Any], Any],
+        /,
+        *,
+        joint: Sequence[Sequence[str]] | None = None,
+        **latents: Latent,
     ):
         self.log_joint = _callable("log_joint", log_joint)
         self.globals = _latents("Model", latents)
-        self.locals: dict[str, Latent] = {}
+        self.locals = {}
         if not latents:
             raise ValueError("Model needs at least one latent, for example Model(log_joint, mu=bbvi.real())")
-        self.blocks, self.factors = _in_factors(joint, self.globals, self.locals)
+        self._put_in_factors(joint)
 
     def __repr__(self) -> str:
         return f"Model({', '.join(f'{name}: {latent}' for name, latent in self.globals.items())})"
 
 
-class HierarchicalModel:
+class HierarchicalModel(_InFactors):
     """Eq. 12: global latents beta, and local latents z_i for each group i; functions see one group.
 
     `log_prior(beta)` is log p(beta), `log_local(beta, z, row)` is log p(z_i | beta) and
-    `log_likelihood(beta, z, row)` is log p(x_i | z_i, beta). `joint=[("a", "b")]` gives globals, or the locals of each
-    group, one factor of q, a joint Normal through the bijections of their supports.
+    `log_likelihood(beta, z, row)` is log p(x_i | z_i, beta). Which globals share a factor of q, a joint Normal through the
+    bijections of their supports, `fit` reads off the functions; `joint=[("a", "b")]` says so by hand, of globals or of the locals
+    of each group, and `joint=()` gives every number a factor of its own.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -65,7 +92,7 @@ class HierarchicalModel:
         globals: Mapping[str, Latent],
         log_local: Callable[[Values, Values, Any], Any] | None = None,
         locals: Mapping[str, Latent] | None = None,
-        joint: Sequence[Sequence[str]] = (),
+        joint: Sequence[Sequence[str]] | None = None,
     ):
         self.log_prior = _callable("log_prior", log_prior)
         self.log_likelihood = _callable("log_likelihood", log_likelihood)
@@ -78,7 +105,7 @@ class HierarchicalModel:
             raise ValueError('HierarchicalModel needs latents, for example globals={"w": bbvi.real()}')
         if twice := set(self.globals) & set(self.locals):
             raise ValueError(f"HierarchicalModel: {sorted(twice)} stand in globals and in locals; rename one")
-        self.blocks, self.factors = _in_factors(joint, self.globals, self.locals)
+        self._put_in_factors(joint)
 
     def __repr__(self) -> str:
         listed = [", ".join(f"{n}: {latent}" for n, latent in kind.items()) for kind in (self.globals, self.locals)]
@@ -88,13 +115,13 @@ class HierarchicalModel:
 AnyModel = Model | HierarchicalModel
 
 
-def without_blocks(model: AnyModel) -> AnyModel:
-    """Copy the model without `joint=`: a sampler has no q."""
-    if not isinstance(model, (Model, HierarchicalModel)) or not model.blocks:
+def structured(model: Any, structure: Sequence[Block]) -> Any:
+    """Copy the model with these blocks of latents; with none q is factorised fully, and a sampler has no q."""
+    if not isinstance(model, _InFactors):
         return model
-    apart = copy.copy(model)
-    apart.blocks, apart.factors = {}, {"globals": model.globals, "locals": model.locals}
-    return apart
+    other = copy.copy(model)
+    other._put_in_factors(structure)
+    return other
 
 
 def _callable(name: str, function: Any) -> Any:
@@ -115,16 +142,3 @@ def _latents(where: str, latents: Mapping[str, Any]) -> dict[str, Latent]:
                 "a latent is declared by its support, for example bbvi.real(8) or bbvi.positive()"
             )
     return dict(latents)
-
-
-def _in_factors(
-    joint: Any, globals: dict[str, Latent], locals: dict[str, Latent]
-) -> tuple[Blocks, dict[str, dict[str, Latent]]]:
-    """Return the blocks of `joint=`, and the latents by factors of q."""
-    for name, latent in globals.items():
-        if latent.ragged_axes:
-            raise ValueError(
-                f"latent {name!r} has the ragged axis {latent.ragged_axes[0]!r}; only locals of a HierarchicalModel can"
-            )
-    blocks = find_blocks(joint, [globals, locals])
-    return blocks, {"globals": in_blocks(globals, blocks), "locals": in_blocks(locals, blocks)}

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float
 
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Stream
-from bbvi.model.model import AnyModel
+from bbvi.model.joint import Block
+from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import khat_of
@@ -73,6 +74,11 @@ class Posterior:
     def converged(self) -> bool:
         """Whether a rule that looks for convergence stopped the fit."""
         return self.outcome is Outcome.CONVERGED
+
+    @property
+    def structure(self) -> tuple[Block, ...]:
+        """Which latents share a factor of q; all others have one for each of their numbers."""
+        return self.model.structure
 
     @property
     def verdict(self) -> str:
@@ -221,7 +227,7 @@ class Posterior:
         """Write lambda, history and verdict to a file of plain arrays; read it with `bbvi.load`."""
         arrays = {"params": self._params, "lengths": self._lengths, "history": dict(self.history)}
         header = {
-            "model": describe(self.model), "num_groups": self.num_groups, "padded": self._problem.lengths,
+            "model": describe(self.model), "structure": self.structure, "num_groups": self.num_groups, "padded": self._problem.lengths,
             "converged": self.converged, "outcome": self.outcome.value, "stopped": self.stopped,
             "estimators": self.estimators, "khat": None if self._khat is None else self._khat.as_dict(),
             "has_data": self._without_data or self._data is not None or self._groups is not None,
@@ -296,6 +302,8 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
         True
     """
     header, arrays = read(path, "posterior")
+    if getattr(model, "is_open", False):
+        model = structured(model, [Block(tuple(names), parents) for names, parents in header.get("structure", ())])
     check_same_model(path, header["model"], model)
     tree = unflatten(arrays)
     problem = Problem(model, header["padded"], header["num_groups"])

@@ -17,7 +17,7 @@ from bbvi.families.abstract import Lambda
 from bbvi.fitting.terminal import progress_bar
 from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
 from bbvi.model.latents import Latent
-from bbvi.model.model import AnyModel, without_blocks
+from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import Key, fold, seed_key
@@ -120,7 +120,7 @@ def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Option
     options.check()
     if not isinstance(kernel, AbstractKernel):
         raise TypeError(f"kernel= takes bbvi.Coordinatewise() or bbvi.AllAtOnce(), got {kernel!r}")
-    problem, flat, groups = bind(without_blocks(model), data)
+    problem, flat, groups = bind(structured(model, ()), data)
     if problem.opaque:
         raise ValueError(
             f"{', '.join(problem.opaque)} is opaque: Metropolis-Hastings calls the log joint at every move of every chain, "

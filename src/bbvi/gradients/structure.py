@@ -1,0 +1,58 @@
+"""Read the structure of q off the function: latents that share terms of log p share a factor of q.
+
+Where the path of a draw can be followed, a joint Normal costs little more than its entries by themselves, and its natural
+steps do not creep along ridges. Latents of a few numbers that most numbers of larger latents share terms with, such as the mean
+and the scale of random effects, come first in it, and set the scales of the others.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sparse
+from scipy.sparse.csgraph import connected_components
+
+from bbvi.blankets.analysis import Analysis
+from bbvi.blankets.colouring import possible_reads
+from bbvi.gradients.slopes import smooth_latents
+from bbvi.model.joint import Block, why_not
+
+#: the numbers of a joint Normal; its parameters are half as many as the square of this
+MOST_NUMBERS = 128
+_MOST_PARENTS = 8
+
+
+def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
+    """Choose which latents share a factor of q, from what shares terms with what and from sizes alone."""
+    problem, smooth = analysis.problem, smooth_latents(analysis)
+    names = [name for name, latent in problem.globals.items() if name in smooth and not why_not(latent)]
+    sizes = {name: int(np.prod(problem.shape(name))) for name in names}
+    reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), sizes.values()), strict=True))
+    read = np.array([np.asarray(reads[name].sum(1) > 0).ravel() for name in names], int).reshape(len(names), -1)
+    _, component = connected_components(read @ read.T > 0)
+    found = []
+    for number in range(max(component, default=-1) + 1):
+        own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
+        while sum(sizes[name] for name in own) > MOST_NUMBERS:
+            own.pop()
+        # nothing is joined that does not share a term
+        if own and sparse.hstack([reads[name] for name in own]).sum(1).max(initial=0) > 1:
+            parents = _num_parents(own, sizes, reads)
+            found.append(Block(tuple(own), parents))
+    return tuple(found)
+
+
+def _by_latent(reads: sparse.csr_array, sizes: Sequence[int]) -> list[sparse.csr_array]:
+    ends = np.cumsum([0, *sizes])
+    return [sparse.csr_array(reads[:, begin:end].astype(int)) for begin, end in zip(ends, ends[1:], strict=False)]
+
+
+def _num_parents(names: list[str], sizes: dict[str, int], reads: dict[str, sparse.csr_array]) -> int:
+    """Count the small latents, which come first, that share terms with most numbers of a larger one."""
+    parents = 0
+    while sum(sizes[name] for name in names[: parents + 1]) <= _MOST_PARENTS and parents + 1 < len(names):
+        name = names[parents]
+        larger = [other for other in names[parents + 1 :] if sizes[other] >= 2 * sizes[name]]
+        if not any((reads[name].T @ reads[other] > 0).mean() > 0.5 for other in larger):
+            break
+        parents += 1
+    return parents

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.sparse.linalg
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
@@ -83,11 +83,11 @@ class FullRank(AbstractCovariance):
         return size
 
     def correlate(self, params, noise):
-        matrix, num = _unit_lower(params["lower"], len(noise)), self.parents
+        inverse, num = _inverse(_unit_lower(params["lower"], len(noise))), self.parents
         if num:
-            of_parents = solve_triangular(matrix[:num, :num], noise[:num], lower=True, unit_diagonal=True)
+            of_parents = inverse[:num, :num] @ noise[:num]
             noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))
-        return solve_triangular(matrix, noise, lower=True, unit_diagonal=True)
+        return inverse @ noise
 
     def log_prob(self, params, w):
         noise, log_scale = _unit_lower(params["lower"], len(w)) @ w, jnp.zeros(())
@@ -101,13 +101,13 @@ class FullRank(AbstractCovariance):
         # and of the logarithm of its standard deviation, by scale_i + slopes_ij w_j
         size, num = len(params["loc"]), self.parents
         matrix, scale = _unit_lower(params["lower"], size), jnp.exp(params["scale"])
-        below = np.tril_indices(size, -1)
+        below, inverse = np.tril_indices(size, -1), _inverse(matrix)
         slopes = jnp.zeros((size, size))
         if num:
             slopes = slopes.at[num:, :num].set(params["slopes"])
 
         def change(location: Array, rows: Array, own: Array, of_slopes: Array) -> Params:
-            loc = solve_triangular(matrix, location, lower=True, unit_diagonal=True)
+            loc = inverse @ location
             log_scale = own + slopes @ loc
             lower = (matrix * (log_scale - log_scale[:, None]) - rows)[below]
             found = {"loc": scale * loc, "scale": log_scale, "lower": lower}
@@ -115,9 +115,8 @@ class FullRank(AbstractCovariance):
 
         shapes = [jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size))]
         location, rows, own, of_slopes = jax.linear_transpose(change, *shapes)(gradient)
-        covariance = jax.scipy.linalg.solve_triangular(matrix[:num, :num], jnp.eye(num), lower=True, unit_diagonal=True)
         # the scales of entries given their parents are not constant: E exp(-2 slopes w)
-        precision = jnp.exp(2 * ((slopes[:, :num] @ covariance) ** 2).sum(1))
+        precision = jnp.exp(2 * ((slopes[:, :num] @ inverse[:num, :num]) ** 2).sum(1))
         rows = (jnp.tril(jnp.tril(rows, -1) @ matrix.T, -1) @ matrix) / precision[:, None]
         of_slopes = (of_slopes[:, :num] @ matrix[:num, :num].T) @ matrix[:num, :num] / 2
         of_slopes = jnp.zeros((size, size)).at[num:, :num].set(of_slopes[num:])
@@ -134,6 +133,34 @@ class FullRank(AbstractCovariance):
 
 def _unit_lower(lower: Array, size: int) -> Float[Array, "size size"]:
     return jnp.eye(size).at[np.tril_indices(size, -1)].set(lower)
+
+
+@jax.custom_jvp
+def _inverse(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
+    """Invert a lower triangular matrix with ones on its diagonal, by products alone.
+
+    The diagonal blocks of size 1, 2, 4, ... are inverted in turn. A program that solves such systems calls a library whose
+    threads wait for each other, which takes a hundred times as long on a busy machine.
+    """
+    size, block = len(matrix), 1
+    padded = 1 << max(size - 1, 0).bit_length()
+    whole = jnp.eye(padded, dtype=matrix.dtype).at[:size, :size].set(matrix)
+    inverse = jnp.ones((padded, 1, 1), matrix.dtype)
+    while block < padded:
+        number = padded // (2 * block)
+        pairs = inverse.reshape(number, 2, block, block)
+        tiles = whole.reshape(number, 2 * block, number, 2 * block)[np.arange(number), block:, np.arange(number), :block]
+        below = -pairs[:, 1] @ tiles @ pairs[:, 0]
+        above = jnp.concatenate([pairs[:, 0], jnp.zeros_like(below)], -1)
+        inverse = jnp.concatenate([above, jnp.concatenate([below, pairs[:, 1]], -1)], -2)
+        block *= 2
+    return inverse[0, :size, :size]
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    inverse = _inverse(*primals)
+    return inverse, -inverse @ tangents[0] @ inverse
 
 
 class LowRank(AbstractCovariance):

@@ -157,7 +157,7 @@ def test_saved_blocks_come_back_and_others_are_refused(tmp_path, fitted):
     fitted.save(tmp_path / "posterior.npz")
     again = bbvi.load(tmp_path / "posterior.npz", model())
     np.testing.assert_array_equal(again.mean()["tau"], fitted.mean()["tau"])
-    apart = bbvi.Model(log_joint, **model().globals)
+    apart = bbvi.Model(log_joint, joint=(), **model().globals)
     with pytest.raises(ValueError, match="belongs to another model: latent 'mu' is absent there"):
         bbvi.load(tmp_path / "posterior.npz", apart)
 
@@ -198,11 +198,15 @@ def test_a_block_that_cannot_be_is_refused(joint, message):
         bbvi.Model(lambda z, _: 0.0, joint=joint, **latents)
 
 
-def test_blocks_across_kinds_with_half_a_start_or_of_opaque_functions_are_refused():
+def test_a_block_starts_at_the_values_that_are_given_and_elsewhere_in_the_middle():
+    latents = {"mu": bbvi.real(2, init=[1.0, 2.0]), "tau": bbvi.positive(), "shift": bbvi.interval(0.0, 4.0)}
+    block = bbvi.Model(lambda z, _: 0.0, joint=[tuple(latents)], **latents).factors["globals"]["mu+tau+shift"]
+    np.testing.assert_allclose(block.init, [1.0, 2.0, 1.0, 2.0])
+
+
+def test_blocks_across_kinds_or_of_opaque_functions_are_refused():
     with pytest.raises(ValueError, match=r"\('a', 'c'\) has globals and locals in it"):
         groups([("a", "c")])
-    with pytest.raises(ValueError, match=r"give init= for all of \['mu', 'tau', 'shift'\] or for none"):
-        model(mu=bbvi.real(init=1.0))
     opaque = bbvi.Model(
         bbvi.opaque(lambda z, _: -float(z["a"] + z["b"])), joint=[("a", "b")], a=bbvi.real(), b=bbvi.real()
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
 
+from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.blankets import Blankets, find_blankets
 from bbvi.blankets.patterns import AbstractPattern, Reduction, Scattered
 from bbvi.blankets.priors import without_prior
@@ -18,7 +20,9 @@ from bbvi.blankets.scope import Scope
 from bbvi.diagnostics.plot_blankets import percent, plot_blankets
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
+from bbvi.gradients.structure import choose_structure
 from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
+from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
@@ -36,7 +40,8 @@ class Explanation:
 
     `.matrix` is a boolean scipy.sparse array, term elements by latent elements (globals, then the group's locals,
     in the order of their declaration, row-major); `.terms` and `.latents` name its rows and columns; `.lost` says
-    where precision was lost and why, and `.without_prior` which latents no prior term reads.
+    where precision was lost and why, `.without_prior` which latents no prior term reads, and `.structure` which latents share a
+    factor of q, as they do by default or in the posterior.
     """
 
     problem: Problem
@@ -48,6 +53,7 @@ class Explanation:
     title: str
     estimators: dict[str, str]
     without_prior: list[str]
+    structure: tuple[Block, ...]
 
     @property
     def terms(self) -> list[str]:
@@ -107,7 +113,8 @@ class Explanation:
         places = dict.fromkeys(f"  {lost.line or 'somewhere'}: {lost.why}" for lost in self.lost)
         heading = "Read with less precision than there is (more variance, no bias):"
         flat = [f"  {words}" for words in self.without_prior]
-        lists = {heading: places, "Without a prior:": flat}
+        joint = [f"  {_in_words(block)}" for block in self.structure]
+        lists = {"Latents that share a factor of q:": joint, heading: places, "Without a prior:": flat}
         return ["\n".join([title, *lines]) for title, lines in lists.items() if lines]
 
 
@@ -140,13 +147,27 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     lines = {term: line for scope in blankets.scopes for term, line in scope.split.lines.items()}
     lost = [item for scope in blankets.scopes for item in scope.lost]
     readings = {term: _readings(scope, term, row) for scope in blankets.scopes for term in scope.shapes}
-    params = _params(problem, posterior, group)
-    shares = _shares(problem, blankets, params, flat, row)
+    drawn = problem if posterior is None else Problem(posterior.model, problem.lengths, problem.num_groups)
+    params = _params(drawn, posterior, group)
+    shares = _shares(drawn, problem, blankets, params, flat, row)
     elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
     num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
     title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
     estimators = {} if posterior is None else posterior.estimators
-    return Explanation(problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets))
+    structure = _structure(problem, blankets) if posterior is None else posterior.structure
+    return Explanation(
+        problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets), structure
+    )
+
+
+def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:
+    is_open = problem.model.is_open
+    return choose_structure(Analysis(problem, blankets, fit_globals=True)) if is_open else problem.model.structure
+
+
+def _in_words(block: Block) -> str:
+    names, parents = ", ".join(block.names), block.names[: block.parents]
+    return names + (f"; the scales of the last depend on {', '.join(parents)}" if parents else "")
 
 
 def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:
@@ -175,16 +196,22 @@ def _params(problem: Problem, posterior: Posterior | None, group: int) -> Lambda
     return {**params["globals"], **rows}
 
 
-def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row: Any) -> dict[str, float]:
-    """Each array's share of the sum of their variances under q."""
+def _shares(
+    drawn: Problem, problem: Problem, blankets: Blankets, params: Lambda, data: Any, row: Any
+) -> dict[str, float]:
+    """Each array's share of the sum of their variances under q, whose factors are those of `drawn`."""
+
+    def values(latents: Any, params: Lambda, key: Any, samples: Any) -> dict[str, Any]:
+        found, _ = draw_values(drawn, latents, params, key=key, samples=samples)
+        return _samples_last(problem.joined, _samples_last(drawn.members, found))
 
     def totals(params: Lambda) -> dict[str, Any]:
         samples = jnp.arange(_NUM_DRAWS, dtype=jnp.uint32)
         key = seed_key(0)
-        beta, _ = draw_values(problem, problem.globals, params, key=key, samples=samples)
+        beta = values(drawn.globals, params, key, samples)
         found = dict(blankets.prior.at_samples(beta, data, _NUM_DRAWS))
         if problem.num_groups:
-            z, _ = draw_values(problem, problem.locals, params, key=fold(key, 0), samples=samples)
+            z = values(drawn.locals, params, fold(key, 0), samples)
             found |= blankets.of_group.at_samples({**beta, **z}, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 
@@ -192,6 +219,10 @@ def _shares(problem: Problem, blankets: Blankets, params: Lambda, data: Any, row
     variances = {name: float(np.var(np.asarray(value, np.float64))) for name, value in sums.items()}
     total = sum(variances.values())
     return {name: variance / total if total > 0 else 0.0 for name, variance in variances.items()}
+
+
+def _samples_last(split: Callable[..., dict[str, Any]], arrays: dict[str, Any]) -> dict[str, Any]:
+    return jax.vmap(split, in_axes=-1, out_axes=-1)(arrays)
 
 
 def _counts(pattern: AbstractPattern, axis: int) -> np.ndarray:

@@ -25,20 +25,33 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     """Choose which latents share a factor of q, from what shares terms with what and from sizes alone."""
     problem, smooth = analysis.problem, smooth_latents(analysis)
     names = [name for name, latent in problem.globals.items() if name in smooth and not why_not(latent)]
+    if not names:
+        return ()
     sizes = {name: int(np.prod(problem.shape(name))) for name in names}
     reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), sizes.values()), strict=True))
-    read = np.array([np.asarray(reads[name].sum(1) > 0).ravel() for name in names], int).reshape(len(names), -1)
+    shares = [np.asarray(reads[name].sum(1) > 0).ravel() for name in names]
+    linked = np.isin(names, _read_with_locals(analysis))
+    read = np.column_stack([np.array(shares, int), linked])
     _, component = connected_components(read @ read.T > 0)
     found = []
-    for number in range(max(component, default=-1) + 1):
+    for number in range(max(component) + 1):
         own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
+        # nothing is joined that does not share a term
+        alone = len(own) == 1 and reads[own[0]].sum(1).max(initial=0) <= 1
         while sum(sizes[name] for name in own) > MOST_NUMBERS:
             own.pop()
-        # nothing is joined that does not share a term
-        if own and sparse.hstack([reads[name] for name in own]).sum(1).max(initial=0) > 1:
-            parents = _num_parents(own, sizes, reads)
-            found.append(Block(tuple(own), parents))
+        if not alone and sum(sizes[name] for name in own) > 1:
+            found.append(Block(tuple(own), _num_parents(own, sizes, reads)))
     return tuple(found)
+
+
+def _read_with_locals(analysis: Analysis) -> list[str]:
+    """Name the globals that share terms with locals of a group: through these they depend on each other."""
+    group, problem = analysis.blankets.group, analysis.problem
+    if group is None:
+        return []
+    terms = set(group.reading(problem.locals))
+    return [name for name in problem.globals if terms.intersection(group.reading([name]))]
 
 
 def _by_latent(reads: sparse.csr_array, sizes: Sequence[int]) -> list[sparse.csr_array]:

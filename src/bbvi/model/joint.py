@@ -52,7 +52,7 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
             _check_member(name, latent)
         if sum(map(_size, members.values())) < 2:
             raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
-        if "+".join(names) in known:
+        if len(names) > 1 and "+".join(names) in known:
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
         blocks["+".join(names)] = members
     return blocks

@@ -31,6 +31,7 @@ def gamma_normal_ts(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
         log_local=log_local,
         log_likelihood=log_likelihood,
         globals={"W": bbvi.real(num_labs, s.num_factors)},
+        joint=(),
         locals={"o": bbvi.real(num_labs, init={"loc": s.level}), "x": bbvi.positive("visit", s.num_factors)},
     )
 
@@ -50,6 +51,7 @@ def gamma_normal(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
         log_local=log_local,
         log_likelihood=log_likelihood,
         globals={"W": bbvi.real(num_labs, s.num_factors)},
+        joint=(),
         locals={"o": bbvi.real(num_labs, init={"loc": s.level}), "x": bbvi.positive("visit", s.num_factors)},
     )
 
@@ -69,6 +71,7 @@ def gamma(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
         log_local=log_local,
         log_likelihood=log_likelihood,
         globals={"W": bbvi.positive(num_labs, s.num_factors)},
+        joint=(),
         locals={
             "o": bbvi.positive(num_labs, init={"mean": s.alpha_o / s.beta_o}),
             "x": bbvi.positive("visit", s.num_factors),
@@ -93,6 +96,7 @@ def gamma_ts(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
         log_local=log_local,
         log_likelihood=log_likelihood,
         globals={"W": bbvi.positive(num_labs, s.num_factors)},
+        joint=(),
         locals={
             "o": bbvi.positive(num_labs, init={"mean": s.alpha_o / s.beta_o}),
             "x": bbvi.positive("visit", s.num_factors),

@@ -1,6 +1,5 @@
 """Tell which functions of numbers are continuous, at what ranges of their arguments, and what they make of infinities."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -183,20 +182,10 @@ def _abs(eqn: Any, cell: Cell) -> Found:
     return Found(cell.range.magnitude() if is_real(eqn.invars[0]) else Interval(0.0), kinds)
 
 
-@rule("max cummax reduce_max reduce_window_max", "-")
-def _max(eqn: Any, *cells: Cell) -> Found:
-    return Found(functools.reduce(Interval.larger_of, (cell.range for cell in cells)))
-
-
-@rule("min cummin reduce_min reduce_window_min", "+")
-def _min(eqn: Any, *cells: Cell) -> Found:
-    return Found(-functools.reduce(Interval.larger_of, (-cell.range for cell in cells)))
-
-
-@rule("clamp", ALL)
-def _clamp(eqn: Any, low: Cell, cell: Cell, high: Cell) -> Found:
-    return Found(-((-cell.range.larger_of(low.range)).larger_of(-high.range)))
-
-
+rule("max", "-")(lambda eqn, one, other: Found(one.range.larger_of(other.range)))
+rule("min", "+")(lambda eqn, one, other: Found(one.range.smaller_of(other.range)))
+rule("clamp", ALL)(lambda eqn, low, cell, high: Found(cell.range.larger_of(low.range).smaller_of(high.range)))
+rule("cummax reduce_max reduce_window_max", "-")(lambda eqn, cell: Found(cell.range))
+rule("cummin reduce_min reduce_window_min", "+")(lambda eqn, cell: Found(cell.range))
 rule("cumlogsumexp", "-")(lambda eqn, cell: Found())
 rule("scatter-max")(lambda eqn, *cells: absorbs(eqn))

@@ -82,6 +82,10 @@ class Interval(NamedTuple):
         low_open = any(one.low == low and one.low_open for one in (self, other))
         return Interval(low, high, low_open, all(one.high_open or one.high < high for one in (self, other)))
 
+    def smaller_of(self, other: "Interval") -> "Interval":
+        """Return the range of min(x, y)."""
+        return -(-self).larger_of(-other)
+
     def under(self, function: Callable[[float], float]) -> "Interval":
         """Return the range of a function that does not decrease, which knows its limits at infinite ends."""
         with np.errstate(all="ignore"):

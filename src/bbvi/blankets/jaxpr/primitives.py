@@ -1,6 +1,7 @@
 """Tables of JAX primitives by what they do, and their parameters as each supported version of JAX spells them."""
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -86,6 +87,12 @@ def scan_parts(eqn: Any, items: Sequence[Any]) -> tuple[list[Any], list[Any], li
     num_consts, num_carry = scan_sizes(eqn)
     first_x = num_consts + num_carry
     return list(items[:num_consts]), list(items[num_consts:first_x]), list(items[first_x:])
+
+
+def num_summed(eqn: Any) -> int:
+    """Count the products that each element of a `dot_general` is the sum of."""
+    (contract, _), _ = eqn.params["dimension_numbers"]
+    return math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
 
 
 def dot_axes(eqn: Any) -> list[tuple[list[int], list[int], list[int]]]:

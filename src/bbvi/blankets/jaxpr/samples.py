@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, MOVES, REDUCTIONS, dot_axes, scan_parts
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, MOVES, REDUCTIONS, num_summed, scan_parts
 from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import bind, bind_whole, called, run, scan_like
@@ -186,8 +185,7 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
 
 def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:
     """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
-    out, (_, _, summed) = eqn.outvars[0].aval, dot_axes(eqn)[0]
-    size = int(np.prod([eqn.invars[0].aval.shape[axis] for axis in summed]))
+    out, size = eqn.outvars[0].aval, num_summed(eqn)
     if size > _MOST_UNROLLED and not all(isinstance(value, Last) for value in values):
         return None
     sides = [value.array if isinstance(value, Last) else jnp.asarray(value)[..., None] for value in values]

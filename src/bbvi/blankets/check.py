@@ -21,7 +21,7 @@ _NUM_MOVES = 4
 _SHARES = (0.5, 0.25, 0.1)
 
 
-def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
+def _check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups, and raise if a term moves."""
     generator = np.random.default_rng(0)
 
@@ -56,7 +56,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
-    """Move a few latent elements, and raise if a term outside of their blankets moves."""
+    """Move a few latent elements, and raise if a term outside of their blankets moves; and padding, which no term may see."""
     generator = np.random.default_rng(0)
     moves: list[tuple[str, np.ndarray]] = []
     for name in problem.latents:
@@ -84,6 +84,8 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         terms, returned = program(both, **for_one_run())(latents, constant)
         _check_moves(terms, scope, moves, constant)
         _check_totals(scope, terms, returned, latents, constant)
+    if isinstance(groups, Cohort):
+        _check_padding(problem, blankets, groups)
 
 
 def _check_totals(scope: Scope, terms: Terms, returned: Terms, latents: tuple[Any, ...], constant: Any) -> None:

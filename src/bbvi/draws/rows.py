@@ -21,6 +21,7 @@ from bbvi.model.latents import Latent
 from bbvi.numerics.loops import accumulate
 
 Arrays = dict[str, Array]
+Latents = Mapping[str, Latent]
 _FLOATS_PER_TILE = 1 << 14
 # places of a packed axis come in multiples of this, and so do those in a tile, up to it
 _PLACES = 64
@@ -128,12 +129,7 @@ class Table(NamedTuple):
 
 
 def line_up(
-    latents: Mapping[str, Latent],
-    columns: Columns,
-    params: Lambda,
-    keys: Array,
-    lengths: dict[str, int],
-    batch: Batch | None,
+    latents: Latents, columns: Columns, params: Lambda, keys: Array, lengths: dict[str, int], batch: Batch | None
 ) -> Rows:
     """Line up the factors of globals, or of locals in all groups of a batch; `keys` are those of each column in each."""
     packing, num_axes = columns.packing, columns.num_axes + (batch is not None)

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import analyse
-from bbvi.blankets.check import check_blankets, check_padding
+from bbvi.blankets.check import check_blankets
 from bbvi.blankets.priors import without_prior
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws
@@ -32,7 +32,7 @@ from bbvi.fitting.warm_start import warm_start
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice
 from bbvi.gradients.score import Score
-from bbvi.model.groups import Cohort, Stream
+from bbvi.model.groups import Stream
 from bbvi.model.model import AnyModel, Model
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
@@ -112,23 +112,10 @@ def fit(
     return posterior
 
 
-def iterate(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    gradient: AbstractGradient | AbstractChoice | None = None,
-    draws: AbstractDraws | None = None,
-    optimizer: optax.GradientTransformation | None = None,
-    stop: AbstractStop | Sequence[AbstractStop] | None = None,
-    batch_size: int | None = None,
-    seed: int | Array = 0,
-    checkpoint: Any = None,
-    checkpoint_seconds: float = 30.0,
-    start: Posterior | None = None,
-    hold: Posterior | None = None,
-    fast_lgamma: bool = True,
-) -> Iterator[Posterior]:
+def iterate(model: AnyModel, data: Any = None, **options: Any) -> Iterator[Posterior]:
     """Run the loop of `fit` as a generator that yields the posterior so far, once for each compiled chunk of steps.
+
+    The options are those of `fit` but for `progress`.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -138,11 +125,7 @@ def iterate(
         >>> len(posterior.history)
         20
     """
-    settings = checked_settings(
-        gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
-        checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
-    )  # fmt: skip
-    return _iterate(model, data, settings)
+    return _iterate(model, data, checked_settings(**options))
 
 
 def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posterior]:
@@ -180,8 +163,6 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         for words in without_prior(analysis.blankets):
             warnings.warn(words, UserWarning, stacklevel=4)
     check_blankets(problem, analysis.blankets, flat, groups)
-    if isinstance(groups, Cohort):
-        check_padding(problem, analysis.blankets, groups)
     problem.raise_failure()
     capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
     choosing, estimator = None, settings.gradient

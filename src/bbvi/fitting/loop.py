@@ -161,8 +161,7 @@ class Loop:
             return self.gradient.buffers(self.analysis, state.params["globals"], batch, draws)
 
         # memory for the draws of a step, handed on from step to step
-        shapes = jax.eval_shape(lambda: self.draws.buffers(buffers_of))
-        buffers = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        buffers = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.draws.buffers(buffers_of)))
 
         def go_on(carry):
             state, *_ = carry
@@ -225,7 +224,7 @@ class Loop:
             fired = jnp.where(fires & (fired < 0), number, fired)
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
-            params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
+            params["locals"] = put_rows(state.params["locals"], batch.groups, after["rows"])
         change = jnp.where(takes, jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size)), 0)
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws, jnp.int32(~good))
         new = state._replace(
@@ -251,7 +250,7 @@ class Loop:
         if batch is not None and batch.params:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
             after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
-            optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
+            optimizer["locals"] = put_rows(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
 
     def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat: Array) -> Array:
@@ -285,5 +284,6 @@ def own_copy(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _scatter(rows: Any, groups: Array, new: Any) -> Any:
+def put_rows(rows: Any, groups: Array, new: Any) -> Any:
+    """Put new rows in the place of those of these groups."""
     return jax.tree.map(lambda leaf, value: leaf.at[groups].set(value), rows, new)

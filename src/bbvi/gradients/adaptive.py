@@ -91,7 +91,7 @@ class AdaptiveDraws(AbstractDraws):
                 return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), new, one), new, own
 
             shapes = jax.eval_shape(lambda: by(draws, key, all_buffers[level])._replace(buffers=None))
-            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            zero = jax.tree.map(jnp.zeros_like, shapes)
             one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, all_buffers[level]))
             return one, other, (*all_buffers[:level], own, *all_buffers[level + 1 :])
 

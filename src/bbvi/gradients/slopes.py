@@ -25,6 +25,8 @@ from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Address
 
 Draws = dict[str, Array]
+#: values as the model sees them, and the logarithms that are known
+Seen = tuple[Draws, Draws]
 
 _INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
 
@@ -97,13 +99,7 @@ class Slopes:
         return prior, groups, {name: layout.tables[name].as_rows(leaf) for name, leaf in found.items()}
 
     def _block(
-        self,
-        layout: Layout,
-        num: int,
-        globals_: tuple[Draws, Draws],
-        held: tuple[Draws, Draws],
-        scope: Scope,
-        taken: Any,
+        self, layout: Layout, num: int, globals_: Seen, held: Seen, scope: Scope, taken: Any
     ) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken

@@ -8,6 +8,7 @@ import pytest
 from numpyro.distributions import biject_to
 
 import bbvi
+from bbvi.model.latents import random_starts
 from bbvi.numerics.address import seed_key
 
 COVARIANCES = {"FullRank": bbvi.FullRank(), "LowRank": bbvi.LowRank(2)}
@@ -22,7 +23,7 @@ FACTOR = jnp.array([[0.8, 0, 0, 0], [0.7, 0.5, 0, 0], [-0.4, 0.6, 0.9, 0], [0.2,
 
 def parameters(latent, scale=8.0):
     """Random ones, with correlations that matter."""
-    raw = latent.random_start("z", {}, seed_key(4))
+    raw = random_starts({"z": latent}, {}, seed_key(4))["z"]
     return {name: leaf * (scale if name in ("lower", "directions") else 1.0) for name, leaf in raw.items()}
 
 

@@ -32,8 +32,7 @@ def chosen_elements(closed: ClosedJaxpr, look_ups: Sequence[LookUp], num_latents
 
 def _added_up(values: Float[Array, "rows ..."], targets: Int[Array, " rows"], num: int) -> Float[Array, "num ..."]:
     """Add up the rows with each target; those beyond the last are dropped."""
-    zeros = jnp.zeros((num, *values.shape[1:]), values.dtype)
-    return zeros.at[targets].add(values, mode="drop")
+    return jnp.zeros((num, *values.shape[1:]), values.dtype).at[targets].add(values, mode="drop")
 
 
 class Rows(eqx.Module):
@@ -124,8 +123,7 @@ def looked_up(
     """
     mine = [(number, item) for number, item in enumerate(look_ups) if leaf in item.targets]
     blocks = {n: sparse.csr_array(pairs[:, item.first : item.first + item.size]) for n, item in mine}
-    read = [(n, item) for n, item in mine if blocks[n].nnz]
-    if not read:
+    if not (read := [(n, item) for n, item in mine if blocks[n].nnz]):
         return None
     if len(read) == 1 and event == 1:
         number, item = read[0]

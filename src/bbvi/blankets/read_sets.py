@@ -68,8 +68,7 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
     chosen = sparse.csr_array(members[first])
     if (chosen @ np.diff(sets.indptr)).sum() > MOST_PAIRS:
         return everything([part], shape)
-    merged = sparse.csr_array((chosen @ sets.astype(np.int32)).astype(bool))
-    return ReadSets(ids.reshape(shape), merged)
+    return ReadSets(ids.reshape(shape), sparse.csr_array((chosen @ sets.astype(np.int32)).astype(bool)))
 
 
 def reduce(part: Reads, axes: Sequence[int]) -> Reads:
@@ -98,8 +97,7 @@ def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
 
 def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
     """Let every element read all that any of the parts reads."""
-    present = [p for p in parts if p is not None and p.ids.size]
-    if not present:
+    if not (present := [p for p in parts if p is not None and p.ids.size]):
         return None
     width = max(p.sets.shape[1] for p in present)
     columns = np.unique(np.concatenate([p.sets[np.unique(p.ids)].indices for p in present]))
@@ -166,8 +164,7 @@ def _pair(a: Any, b: Any) -> Any:
     left, right = np.broadcast_arrays(a.ids, b.ids)
     width = max(a.sets.shape[1], b.sets.shape[1])
     one, other = widen(a.sets, width), widen(b.sets, width)
-    codes = left.astype(np.int64) * b.sets.shape[0] + right
-    distinct, ids = np.unique(codes, return_inverse=True)
+    distinct, ids = np.unique(left.astype(np.int64) * b.sets.shape[0] + right, return_inverse=True)
     first, second = distinct // b.sets.shape[0], distinct % b.sets.shape[0]
     size = np.diff(one.indptr)[first].sum() + np.diff(other.indptr)[second].sum()
     if size > MOST_PAIRS:

@@ -140,8 +140,7 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     lines = {term: line for scope in blankets.scopes for term, line in scope.split.lines.items()}
     lost = [item for scope in blankets.scopes for item in scope.lost]
     readings = {term: _readings(scope, term, row) for scope in blankets.scopes for term in scope.shapes}
-    params = _params(problem, posterior, group)
-    shares = _shares(problem, blankets, params, flat, row)
+    shares = _shares(problem, blankets, _params(problem, posterior, group), flat, row)
     elements = sum(int(np.prod(problem.shape(n) + latent.event)) for n, latent in problem.latents.items())
     num = sum(int(np.prod(shape)) for term, shape in shapes.items() if readings[term])
     title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")

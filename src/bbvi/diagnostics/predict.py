@@ -119,8 +119,7 @@ def _draws(
     if not isinstance(model, HierarchicalModel):
         raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
     values = flat_draws(posterior.posterior) if hasattr(posterior, "posterior") else posterior
-    missing = [name for name in (*model.globals, *model.locals) if name not in values]
-    if missing:
+    if missing := [name for name in (*model.globals, *model.locals) if name not in values]:
         raise ValueError(f"the draws lack the latents {missing}")
     return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}, model
 

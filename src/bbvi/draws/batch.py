@@ -48,8 +48,7 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
     picks = jax.vmap(lambda k, top: jax.random.randint(k, (), 0, top + 1))(keys, tops)
 
     def choose(i, chosen):
-        taken = jnp.any(chosen == picks[i])
-        return chosen.at[i].set(jnp.where(taken, tops[i], picks[i]))
+        return chosen.at[i].set(jnp.where(jnp.any(chosen == picks[i]), tops[i], picks[i]))
 
     return jax.lax.fori_loop(0, batch_size, choose, jnp.full(batch_size, -1))
 

@@ -155,8 +155,7 @@ def prepared(rows: Rows, drawer: Drawer, tile: int, inner: int | None) -> Rows:
     if inner is not None:
         return rows._replace(prepared=over_rows(lambda r: ((), drawer.prepare(r.prepared)), rows, _PLACES * inner)[1])
     num = len(rows.elements)
-    fill = -num % tile
-    if fill:
+    if fill := -num % tile:
         rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows)
         new = jnp.arange(num + fill) >= num
         rows = rows._replace(real=~new if rows.real is None else rows.real & ~new)

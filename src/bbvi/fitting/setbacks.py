@@ -89,10 +89,8 @@ def _centres(fit: Fit, state: State) -> Iterator[Params]:
     """Yield lambdas to start from: the given one, one around the best of some draws, and other random ones."""
     problem = fit.loop.analysis.problem
     yield state.params
-    if fit.groups is None:
-        best = _best_draw(fit, state)
-        if best is not None:
-            yield best
+    if fit.groups is None and (best := _best_draw(fit, state)) is not None:
+        yield best
     for number in range(_CENTRES):
         yield starting_params(problem, fold(fit.key, "again", number))
 

@@ -48,8 +48,7 @@ class Finding(NamedTuple):
 def candidate(fit: Fit, state: State, number: int) -> Params:
     """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
     loop, params = fit.loop, state.params
-    average = loop.stops[number].average(state.stops[number], params)
-    if average is None:
+    if (average := loop.stops[number].average(state.stops[number], params)) is None:
         return params
     if not loop.analysis.fit_globals:
         average["globals"] = params["globals"]

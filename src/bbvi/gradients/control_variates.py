@@ -191,8 +191,7 @@ def times_score(weight: Weight, score: Scores) -> Scores:
 
 def _insert(weight: Array, like: Array) -> Array:
     """Give `weight` (factors, *folds, samples) the parameter axes of `like`."""
-    extra = (1,) * (like.ndim - weight.ndim)
-    return weight.reshape(weight.shape[:1] + extra + weight.shape[1:])
+    return weight.reshape(weight.shape[:1] + (1,) * (like.ndim - weight.ndim) + weight.shape[1:])
 
 
 def _expand(a: Array, like: Array) -> Array:

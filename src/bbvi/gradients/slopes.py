@@ -57,8 +57,7 @@ class Slopes:
     def __init__(self, analysis: Analysis, data: Any, batch: Batch | None, moved: Collection[str]):
         problem = analysis.problem
         for name in moved:
-            reason = _no_path(problem.latents[name])
-            if reason:
+            if reason := _no_path(problem.latents[name]):
                 raise ValueError(f"Pathwise: the latent {name!r} {reason}; {_INSTEAD}")
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
@@ -67,8 +66,7 @@ class Slopes:
         self._prior = Smooth(analysis.blankets.prior)
         self._groups: dict[Problem, Smooth] = {scope.problem: Smooth(scope) for scope in scopes[1:]}
         for smooth in (self._prior, *self._groups.values()):
-            jump = smooth.jump(frozenset(moved))
-            if jump is not None:
+            if (jump := smooth.jump(frozenset(moved))) is not None:
                 latents = ", ".join(map(repr, jump.inputs))
                 raise ValueError(
                     f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"

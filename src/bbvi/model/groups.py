@@ -230,8 +230,7 @@ def _pad(given: Sequence[Any], longest: int, axis: str, name: str) -> np.ndarray
         raise ValueError(
             f"bbvi.ragged: {axis}.{name}: groups disagree on the shape after the first axis: {sorted(rests)}"
         )
-    rest = next(iter(rests), ())
-    out = np.zeros((len(arrays), longest, *rest), np.result_type(*arrays))
+    out = np.zeros((len(arrays), longest, *next(iter(rests), ())), np.result_type(*arrays))
     for row, array in zip(out, arrays, strict=True):
         if len(array):
             row[: len(array)] = array

@@ -86,7 +86,6 @@ def _settled(draw: Callable[[int, int], np.ndarray], n: int | None, cost: int) -
     khats = [pareto_khat(row) for row in log_ratios]
     most = min(_MOST, _MANY_FLOATS // max(1, cost) // _FEWEST * _FEWEST) if n is None else 0
     while (num := log_ratios.shape[-1]) < most and not all(k.standard_error < _SMALL_ERROR for k in khats):
-        more = min(num, most - num)
-        log_ratios = np.concatenate([log_ratios, draw(num, more)], axis=-1)
+        log_ratios = np.concatenate([log_ratios, draw(num, min(num, most - num))], axis=-1)
         khats = [pareto_khat(row) for row in log_ratios]
     return khats

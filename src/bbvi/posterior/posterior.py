@@ -164,8 +164,7 @@ class Posterior:
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
-        missing = [name for name in (*self.model.globals, *self.model.locals) if name not in z]
-        if missing:
+        if missing := [name for name in (*self.model.globals, *self.model.locals) if name not in z]:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
         z = self._problem.joined(z)
         value, padded = jnp.zeros(()), tuple(self._problem.lengths.items())

@@ -51,8 +51,7 @@ class LookUp(NamedTuple):
     def ids(self, indices: list[Any]) -> Any:
         """Which element of the operand each element of the result is; -1 if none."""
         shape = self.eqn.invars[0].aval.shape
-        numbers = jnp.arange(int(np.prod(shape)), dtype=jnp.int32).reshape(shape)
-        return _run(self.eqn, numbers, indices)
+        return _run(self.eqn, jnp.arange(int(np.prod(shape)), dtype=jnp.int32).reshape(shape), indices)
 
 
 class LookUps:

@@ -127,8 +127,7 @@ def _values(interpreter: Any, eqn: Any) -> list[Any]:
         made = run(body, [now.get(i) for i in range(len(values))], outputs)
         return dict(zip(carry, made, strict=True)), carry
 
-    stacked = scan_like(eqn, step, carry, xs)[1] if carry else {}
-    over_time = stacked | xs
+    over_time = (scan_like(eqn, step, carry, xs)[1] if carry else {}) | xs
     if eqn.params["reverse"]:
         over_time = {i: value[::-1] for i, value in over_time.items()}
     return [(consts | over_time).get(i) for i in range(len(values))]

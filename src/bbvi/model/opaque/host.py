@@ -66,8 +66,7 @@ class Host:
         if opaque.executor is not None:
             self._caller = in_executor(opaque.executor, opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop
-            outcome = self._caller([first.cut(0, 1)], self._form)
-            if isinstance(outcome, Failure):
+            if isinstance(outcome := self._caller([first.cut(0, 1)], self._form), Failure):
                 raise self._error(outcome)
         seed = None if self._seeds is None else self._seeds[:1]
         self._probe = Probe(latents, slots, terms, rows, same_lengths, self._one_by_one, seed)
@@ -132,14 +131,12 @@ class Host:
         self, base: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], row: Any, seed: int
     ) -> str | None:
         """Move one or two factors between these values; describe a change of a term that does not read them, if any."""
-        generator = np.random.default_rng(seed)
-        moves = single_moves(self._probe, self.known, generator, _RECHECKED)
+        moves = single_moves(self._probe, self.known, np.random.default_rng(seed), _RECHECKED)
         if not len(moves):
             return None
         rows = () if self._constant or len(self._probe.latents) == 1 else (row,)
         one, two = (self._in_slots(functools.reduce(operator.or_, parts)) for parts in (base, other))
-        values = observe(self._probe, rows, one, two, moves)
-        return breach(self._probe, self.known, values, moves)
+        return breach(self._probe, self.known, observe(self._probe, rows, one, two, moves), moves)
 
     def _in_slots(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[slot.name] for slot in self._probe.slots]

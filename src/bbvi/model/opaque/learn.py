@@ -44,8 +44,7 @@ def check_vectorized(
     """Refuse a function for which two samples at once do not give what each of them gives alone."""
     results = []
     for batch in ([segment], [segment.cut(i, i + 1) for i in range(segment.num)]):
-        outcome = run(function, constant, batch, form)
-        if isinstance(outcome, Failure):
+        if isinstance(outcome := run(function, constant, batch, form), Failure):
             raise ValueError(
                 f"{label}, called with {segment.num} samples at once: {outcome.reason}; with vectorized=True it must "
                 "return every term with the samples on its first axis"

@@ -138,12 +138,10 @@ def looked_up(
     return Pairs(elements, positions, operand_targets, may_repeat, pairs.shape[0], factor_shape)
 
 
-def _by_rows(
-    term_shape: Shape, block: sparse.csr_array, item: LookUp, leaf: int, factor_shape: Shape
-) -> Reduction | None:
+def _by_rows(term_shape: Shape, block: sparse.csr_array, item: LookUp, leaf: int, shape: Shape) -> Reduction | None:
     """Find how whole rows of a latent that are looked up are read, each term element by one of them; None if otherwise."""
     target, operand = item.targets[leaf], item.eqn.invars[0].aval.shape
-    if not item.rows or operand != factor_shape or not np.array_equal(target, np.arange(len(target))):
+    if not item.rows or operand != shape or not np.array_equal(target, np.arange(len(target))):
         return None
     pattern = recognise(block, term_shape, item.shape)
     if not isinstance(pattern, Reduction):

@@ -175,10 +175,8 @@ def _pair(a: Any, b: Any) -> Any:
 def distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """The first of each kind of row, and for each row its kind: equal rows have equal sums of random 64-bit words."""
     words = np.random.default_rng(0).integers(0, 2**64, size=(2, members.shape[1]), dtype=np.uint64)
-    one, other = (
-        np.add.reduceat(np.append(w[members.indices], np.uint64(0)), members.indptr[:-1], dtype=np.uint64)
-        for w in words
-    )
+    entries = [np.append(w[members.indices], np.uint64(0)) for w in words]
+    one, other = (np.add.reduceat(own, members.indptr[:-1], dtype=np.uint64) for own in entries)
     nothing = np.diff(members.indptr) == 0  # reduceat gives an empty row its neighbour's entry
     one, other = np.where(nothing, np.uint64(0), one), np.where(nothing, np.uint64(0), other)
     _, first, kind = np.unique(one, return_index=True, return_inverse=True)

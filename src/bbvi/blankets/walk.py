@@ -4,7 +4,7 @@ It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -59,9 +59,7 @@ def computed(terms: Iterable[Term], values: Iterator[Any]) -> list[Any]:
 class Walk:
     """The walk from an output back to the arrays of terms it is the sum of; `ranges` has those of inputs that are known."""
 
-    def __init__(
-        self, jaxpr: Jaxpr, latents: Sequence[Any], ranges: Ranges | None = None, *, elementwise: bool = False
-    ):
+    def __init__(self, jaxpr: Jaxpr, latents: list[Any], ranges: Ranges | None = None, *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
         self._integers = Integers(jaxpr, ranges or {})
         #: the lines of sums of integers that stay whole
@@ -142,10 +140,8 @@ class Walk:
             return None
         signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
         repeated = [out.size / max(1, atom.aval.size) for atom in eqn.invars]
-        return [
-            piece._replace(atom=atom, number=piece.number * sign * times)
-            for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
-        ]
+        parts = zip(eqn.invars, signs, repeated, strict=True)
+        return [piece._replace(atom=atom, number=piece.number * sign * times) for atom, sign, times in parts]
 
     def _is_one_density(self, eqn: Any) -> bool:
         """Whether two arrays are added inside of one density: its parts often cancel, so it stays whole.

@@ -215,6 +215,5 @@ def _span(counts: np.ndarray) -> str:
 
 def _table(rows: list[list[str]]) -> str:
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    return "\n".join(map(str.rstrip, lines))

@@ -35,10 +35,8 @@ class QuasiMonteCarlo(AbstractDraws):
         check_numbers("QuasiMonteCarlo", n, chunk)
         n = int(n)
         if n & (n - 1):
-            nearest = min((1 << n.bit_length() - 1, 1 << n.bit_length()), key=lambda power: abs(power - n))
-            raise ValueError(
-                f"QuasiMonteCarlo: a net has a power of two of points, got n = {n}; the nearest is {nearest}"
-            )
+            near = min((1 << n.bit_length() - 1, 1 << n.bit_length()), key=lambda power: abs(power - n))
+            raise ValueError(f"QuasiMonteCarlo: a net has a power of two of points, got n = {n}; the nearest is {near}")
         self.num, self.chunk, self.nets = n, chunk, None
 
     def num_folds(self, wanted):

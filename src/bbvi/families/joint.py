@@ -88,14 +88,11 @@ class FullRank(AbstractCovariance):
         of_change = of_lower @ matrix.T
         own = jnp.diagonal(of_change) - (of_lower * matrix).sum(0) - gradient["scale"]
         change = jnp.tril(of_change, -1) + jnp.diag(own / 2)
-        loc = jnp.exp(params["scale"]) * gradient["loc"]
+        scale = jnp.exp(params["scale"])
+        loc = scale * gradient["loc"]
         for transposed in (1, 0):
             loc = solve_triangular(matrix, loc, trans=transposed, lower=True, unit_diagonal=True)
-        return {
-            "loc": jnp.exp(params["scale"]) * loc,
-            "scale": -own / 2,
-            "lower": (change @ matrix - matrix * own / 2)[below],
-        }
+        return {"loc": scale * loc, "scale": -own / 2, "lower": (change @ matrix - matrix * own / 2)[below]}
 
     def sd(self, params):
         size = np.shape(params["scale"])[-1]

@@ -192,13 +192,10 @@ def _checkpoint(run: Run) -> Checkpoint:
         "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
         "batch_size": run.loop.batch_size, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
     }  # fmt: skip
-    some = (
-        run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1])) if run.groups is not None else None
-    )
+    some = None if run.groups is None else run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1]))
     families = {name: latent.family for name, latent in problem.latents.items()}
-    shared = fingerprint(
-        chosen, data=(run.data, run.groups, some), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
-    )
+    steps = behaviour(run.loop.optimizer, families)
+    shared = fingerprint(chosen, data=(run.data, run.groups, some), start=run.params, optimizer=steps)
     shared["log joint"] = functions_known_by(run.loop.analysis, run.data, run.groups)
     return Checkpoint(settings.checkpoint, settings.checkpoint_seconds, problem.model, shared)
 

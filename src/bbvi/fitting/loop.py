@@ -101,10 +101,8 @@ class Loop:
         stops = tuple(stop.init(fitted) for stop in self.stops)
         none, zero = jnp.int32(-1), jnp.int32(0)
         previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batch_size)
-        state = State(
-            params, optimizer, stops, self.draws.init(), zero, none, none, zero, previous, jnp.ones(()), zero
-        )  # fmt: skip
-        return own_copy(state)
+        draws, share = self.draws.init(), jnp.ones(())
+        return own_copy(State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero))
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """Draw the groups of a step's batch."""
@@ -190,9 +188,7 @@ class Loop:
         local, num = jax.tree.map(lambda leaf: leaf[groups], params["locals"]), self.analysis.problem.num_groups
         return Batch(groups, rows, lengths, local, counts, num_groups=num)
 
-    def _step(
-        self, state: State, kept: tuple[Key, Any, Any, Array], i: Array, buffers: Any
-    ) -> tuple[State, Record, Any]:
+    def _step(self, state: State, kept: tuple[Any, ...], i: Array, buffers: Any) -> tuple[State, Record, Any]:
         key, data, source, moving = kept
         batch = self.batch(state.params, key, state.step, source, i)
 

@@ -66,10 +66,8 @@ def ascend(
     optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, params: Lambda, families: Families
 ) -> tuple[Lambda, Any]:
     """Make one step up the ELBO; optax descends, so the gradient is negated here and nowhere else."""
-    descent, own = (
-        jax.tree.map(jnp.negative, gradient),
-        {name: family for name, family in families.items() if name in params},
-    )
+    descent = jax.tree.map(jnp.negative, gradient)
+    own = {name: family for name, family in families.items() if name in params}
     updates, state = optax.with_extra_args_support(optimizer).update(descent, state, params, families=own)
     return optax.apply_updates(params, updates), state
 

@@ -58,9 +58,8 @@ def set_back(fit: Fit, state: State) -> State:
 
 def narrowed(params: Lambda, factor: float) -> Lambda:
     """Make q narrower by a factor, as far as its parameters are known to say how wide it is."""
-    return {
-        name: {p: leaf + _WIDTH.get(p, 0.0) * np.log(factor) for p, leaf in own.items()} for name, own in params.items()
-    }
+    by = {p: number * np.log(factor) for p, number in _WIDTH.items()}
+    return {name: {p: leaf + by.get(p, 0.0) for p, leaf in own.items()} for name, own in params.items()}
 
 
 def find_start(fit: Fit, state: State) -> State | None:

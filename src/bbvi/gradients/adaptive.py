@@ -127,7 +127,5 @@ def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
 def _mean(one: Estimate, other: Estimate, are_two: Array) -> Estimate:
     """Average two estimates, or return the only one."""
     mean = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
-    error, floored = jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.floored + other.floored
-    return mean._replace(
-        elbo_error=jnp.where(are_two, error, one.elbo_error), floored=jnp.where(are_two, floored, one.floored)
-    )
+    error = jnp.where(are_two, jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.elbo_error)
+    return mean._replace(elbo_error=error, floored=one.floored + jnp.where(are_two, other.floored, 0))

@@ -172,13 +172,10 @@ class LeaveOneOut(AbstractControlVariate):
         return {"fh": fh, "hh": hh}
 
     def revisit(self, elsewhere, weight, score):
-        fh, hh = _inner_products(weight, score)
-        largest = jnp.arange(hh.shape[-1]) == jnp.argmax(hh, axis=-1, keepdims=True)
-        a = _ratio(
-            elsewhere["fh"][..., None] + _sum_of_others(fh, largest),
-            elsewhere["hh"][..., None] + _sum_of_others(hh, largest),
-        )
-        return _total(times_score(weight - a, score))
+        here = self.summands(weight, score)
+        largest = jnp.arange(here["hh"].shape[-1]) == jnp.argmax(here["hh"], axis=-1, keepdims=True)
+        others = {name: elsewhere[name][..., None] + _sum_of_others(x, largest) for name, x in here.items()}
+        return _total(times_score(weight - _ratio(others["fh"], others["hh"]), score))
 
     def gradient(self, sums, squares, revisited, num):
         return {name: total.sum(-1) / num for name, total in revisited.items()}
@@ -221,8 +218,7 @@ def _over_parameters(of_parameters: Scores, ndim: int) -> Array:
 
 def _others(folds: Array) -> Array:
     """Sum, for each fold on the first axis, the other folds, without subtracting."""
-    num = folds.shape[0]
-    return jnp.tensordot(1 - jnp.eye(num, dtype=folds.dtype), folds, axes=1, precision="highest")
+    return jnp.tensordot(1 - jnp.eye(len(folds), dtype=folds.dtype), folds, axes=1, precision="highest")
 
 
 def _sum_of_others(values: Array, largest: Array) -> Array:

@@ -34,11 +34,8 @@ class GroupBlocks:
 
     def join(self, arrays: Arrays) -> Arrays:
         """Put arrays of the locals, with groups first, side by side in those of tables."""
-        return {
-            name: table.columns.join(arrays, 1 + table.columns.num_axes)
-            for name, table in self.layout.locals.items()
-            if name in arrays
-        }
+        tables = {name: table.columns for name, table in self.layout.locals.items() if name in arrays}
+        return {name: columns.join(arrays, 1 + columns.num_axes) for name, columns in tables.items()}
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""

@@ -82,9 +82,7 @@ class Slopes:
         moving, still = _parted(layout, layout.global_draws(u))
         (beta, logs), to_draws = jax.vjp(layout.model_values, moving)
         held = layout.model_values(still)
-        prior, back = jax.vjp(
-            lambda beta, logs: self._prior(beta | held[0], logs | held[1], self._data, num), beta, logs
-        )
+        prior, back = jax.vjp(lambda z, logs: self._prior(z | held[0], logs | held[1], self._data, num), beta, logs)
         slopes, groups = back(jnp.ones(num)), jnp.zeros(num)
         found: Draws = {}
         if layout.batch is not None:
@@ -96,9 +94,7 @@ class Slopes:
         found |= {name: leaf[None] for name, leaf in to_draws(slopes)[0].items()}
         return prior, groups, {name: layout.tables[name].as_rows(leaf) for name, leaf in found.items()}
 
-    def _block(
-        self, layout: Layout, num: int, globals_: Seen, held: Seen, scope: Scope, taken: Any
-    ) -> tuple[Any, Draws]:
+    def _block(self, layout: Layout, num: int, seen: Seen, held: Seen, scope: Scope, taken: Any) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken
         smooth = self._groups[scope.problem]
@@ -111,7 +107,7 @@ class Slopes:
 
             return jax.vmap(one)(rows, moving | still).sum(0)
 
-        value, back = jax.vjp(total, *globals_, moving)
+        value, back = jax.vjp(total, *seen, moving)
         *of_globals, of_locals = back(jnp.ones(num))
         return (value, tuple(of_globals)), of_locals
 

@@ -19,9 +19,7 @@ _SMALL_ERROR = 0.05
 _MANY_FLOATS = 1 << 25
 
 
-def khat_of(
-    posterior: Any, ratios: Ratios, n: int | None, seed: int | Array = 0, groups: np.ndarray | None = None
-) -> Khat:
+def khat_of(posterior: Any, ratios: Ratios, n: int | None, seed: int | Array, groups: np.ndarray | None = None) -> Khat:
     """Compute k-hat of the globals, each group integrated out by inner draws, and of each group at central globals.
 
     Of a flat model it is that of all latents. `groups` chooses some, and `n=None` as many draws as it takes to know k-hat.

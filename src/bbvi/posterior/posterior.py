@@ -156,9 +156,7 @@ class Posterior:
 
     def probs(self, *, groups: Any = None) -> Table:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
-        found = {
-            name: probabilities(latent, self._rows(name, groups)) for name, latent in self._problem.latents.items()
-        }
+        found = {name: probabilities(x, self._rows(name, groups)) for name, x in self._problem.latents.items()}
         why = "{name!r} is {support}: it has no finite list of values; use mean() or quantile()"
         return self._table({name: value for name, value in found.items() if value is not None}, why, groups)
 

@@ -93,11 +93,8 @@ class Chains:
             raise ValueError(f"no draws yet: {self.num_sweeps} sweeps were made, and burn-in is not over")
         whole: Record = jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *self._records)
         problem, lanes = self._run.problem, self._run.lanes
-        values: dict[str, Any] = {
-            name: whole.values[0][name][..., 0] for name in self._run.keep if name in problem.globals
-        }
-        of_groups = [name for name in self._run.keep if name in problem.locals]
-        values |= {name: _in_place(problem, name, whole.values, lanes) for name in of_groups}
+        values: dict[str, Any] = {n: whole.values[0][n][..., 0] for n in self._run.keep if n in problem.globals}
+        values |= {n: _in_place(problem, n, whole.values, lanes) for n in self._run.keep if n in problem.locals}
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
         return inference_data({"posterior": values, "sample_stats": stats}, dims_of(problem.model))
 

@@ -175,10 +175,8 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
         values = {name: value[..., None] for name, value in beta.items()}
         if problem.locals:
             values |= jax.vmap(of_group, out_axes=-1)(jnp.arange(problem.num_groups), params["locals"])
-        return {
-            name: _coordinates(scene.proposals[name], latent, jnp.moveaxis(values[name], -2, 0))
-            for name, latent in problem.latents.items()
-        }
+        first = {name: jnp.moveaxis(value, -2, 0) for name, value in values.items()}
+        return {name: _coordinates(scene.proposals[name], x, first[name]) for name, x in problem.latents.items()}
 
     made = jax.jit(coordinates, **for_one_run())(params)
     u, log_step = [], []

@@ -127,9 +127,7 @@ class AllAtOnce(AbstractKernel):
                 log_ratio = log_ratio + jnp.where(lanes[n].real[name], correction, 0).sum()
         uniform = Address(fold(key, "all at once"), jnp.uint32(0), jnp.uint32(0), chain).uniform()
         yes = jnp.log(uniform) < log_ratio
-        accepted = [
-            {name: yes & (n in scene.moving) & real for name, real in part.real.items()} for n, part in enumerate(lanes)
-        ]
+        accepted = [{k: yes & (n in scene.moving) & real for k, real in x.real.items()} for n, x in enumerate(lanes)]
         chances = jax.tree.map(lambda x: jnp.broadcast_to(_probability(log_ratio), x.shape), offer.correction)
         return Decided(accepted, chances, jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, terms))
 
@@ -215,11 +213,9 @@ def total(terms: list[Terms]) -> Scalar:
     return sum((term.sum() for part in terms for term in part.values()), jnp.zeros(()))
 
 
-def _move(
-    scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move, decided: Decided, on: Array
-) -> Decided:
+def _move(scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move, now: Decided, on: Array) -> Decided:
     """Decide on the colours of a move, one after the other."""
-    accepted, chances, terms = ([*part] for part in decided)
+    accepted, chances, terms = ([*part] for part in now)
     names, scopes = move.names, scene.scopes
     near = range(len(scopes)) if number == 0 else [number]
     touched = {n: reading for n in near if (reading := scopes[n].reading(names))}

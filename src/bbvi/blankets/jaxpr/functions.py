@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
+from scipy.special import erf, expit
 
 from bbvi.blankets.jaxpr.continuity import (
     ALL,
@@ -21,11 +21,10 @@ from bbvi.blankets.jaxpr.continuity import (
     rule,
 )
 from bbvi.blankets.jaxpr.intervals import REALS, UNIT, Interval
+from bbvi.blankets.jaxpr.primitives import words
 
 #: functions that are continuous as functions of real numbers
-_REAL = frozenset(
-    "pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign".split()
-)
+_REAL = words("pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign")
 
 
 def found_of(eqn: Any, cells: list[Cell]) -> list[Found]:
@@ -105,9 +104,7 @@ def _increasing(
 
 
 _increasing({"exp": np.exp, "exp2": np.exp2, "expm1": np.expm1}, absorbed="-")
-_increasing(
-    {"tanh": np.tanh, "logistic": scipy.special.expit, "erf": scipy.special.erf, "atan": np.arctan}, absorbed="+-"
-)
+_increasing({"tanh": np.tanh, "logistic": expit, "erf": erf, "atan": np.arctan}, absorbed="+-")
 _increasing({"asinh": np.arcsinh, "sinh": np.sinh, "cbrt": np.cbrt})
 _increasing({"log": np.log}, low=0.0, pole=True)
 _increasing({"log1p": np.log1p}, low=-1.0, pole=True)
@@ -171,9 +168,7 @@ _RANGES = {
 }  # fmt: skip
 
 
-@rule(" ".join(_RANGES), ALL)
-def _continuous(eqn: Any, cell: Cell) -> Found:
-    return Found(_RANGES[eqn.primitive.name] if is_real(eqn.invars[0]) else REALS)
+rule(" ".join(_RANGES), ALL)(lambda eqn, cell: Found(_RANGES[eqn.primitive.name] if is_real(eqn.invars[0]) else REALS))
 
 
 @rule("abs")

@@ -189,9 +189,7 @@ def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:
     if size > _MOST_UNROLLED and not all(isinstance(value, Last) for value in values):
         return None
     sides = [value.array if isinstance(value, Last) else jnp.asarray(value)[..., None] for value in values]
-    left, right = (
-        side.reshape(*side.shape[: out.ndim], size, side.shape[-1]) for side in along_common_axes(eqn, sides)
-    )
+    left, right = (x.reshape(*x.shape[: out.ndim], size, x.shape[-1]) for x in along_common_axes(eqn, sides))
     if size <= _MOST_UNROLLED:
         products = [left[..., k, :] * right[..., k, :] for k in range(size)]
         total = sum(products[1:], products[0]) if products else jnp.zeros((*out.shape, num))

@@ -240,9 +240,8 @@ class Loop:
         before = {"globals": of_globals, "rows": {} if batch is None else batch.params}
         after, optimizer = dict(before), dict(state.optimizer)
         if of_globals:
-            after["globals"], optimizer["globals"] = ascend(
-                self.optimizer, estimate.globals, state.optimizer["globals"], of_globals, families
-            )
+            old = state.optimizer["globals"]
+            after["globals"], optimizer["globals"] = ascend(self.optimizer, estimate.globals, old, of_globals, families)
         if batch is not None and batch.params:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
             after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bbvi.families import AbstractFamily
+from bbvi.families import AbstractFamily, Parameter
 from bbvi.families.abstract import Lambda
 from bbvi.numerics.xla import for_one_run
 
@@ -127,13 +127,10 @@ def behaviour(optimizer: optax.GradientTransformation, families: Families) -> La
 
 
 def _random(families: Families, num_rows: int, generator: np.random.Generator) -> Any:
-    return {
-        name: {
-            p: generator.normal(size=(num_rows, *entry.raw_shape())).astype(jnp.result_type(float))
-            for p, entry in family.parameters().items()
-        }
-        for name, family in families.items()
-    }
+    def drawn(entry: Parameter) -> np.ndarray:
+        return generator.normal(size=(num_rows, *entry.raw_shape())).astype(jnp.result_type(float))
+
+    return {name: {p: drawn(x) for p, x in family.parameters().items()} for name, family in families.items()}
 
 
 def check_positive(where: str, name: str, value: float) -> None:

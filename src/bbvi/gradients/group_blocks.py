@@ -120,10 +120,8 @@ def group_terms(
         of_globals = {name: scope.log_p_i(name, terms, sums) for name in problem.globals}
         return (of_globals, looked_up, sum_of_all(sums)), log_p
 
-    out = {
-        name: into[name] if name in into else jnp.zeros((len(group_blocks.batch.groups), table.columns.num, width))
-        for name, table in layout.locals.items()
-    }
+    sizes = {name: (len(group_blocks.batch.groups), table.columns.num, width) for name, table in layout.locals.items()}
+    out = {name: into[name] if name in into else jnp.zeros(shape) for name, shape in sizes.items()}
     (of_globals, looked_up, elbo), out = group_blocks.sweep(block, width, out)
     scope = group_blocks.analysis.blankets.of_group
     of_globals = {name: own + scope.spread(name, looked_up[name]) for name, own in of_globals.items()}

@@ -301,10 +301,8 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
         problem, flat, groups = _bind_again(path, problem, data)
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
     for part, rows in (("globals", ()), ("locals", (problem.num_groups,))):
-        shapes = {
-            name: {p: (*rows, *problem.shape(name), *entry.raw_shape()) for p, entry in x.family.parameters().items()}
-            for name, x in model.factors[part].items()
-        }
+        entries = {name: x.family.parameters().items() for name, x in model.factors[part].items()}
+        shapes = {n: {p: (*rows, *problem.shape(n), *x.raw_shape()) for p, x in own} for n, own in entries.items()}
         if jax.tree.map(jnp.shape, params[part]) != shapes:
             raise ValueError(f"{path} holds parameters of other names or shapes than those of this model")
     return Posterior(

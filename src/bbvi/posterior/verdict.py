@@ -50,9 +50,9 @@ def worst(khat: Khat) -> float:
 def _khat(posterior: Any) -> Khat | None:
     """Return the k-hat that was computed before, or compute it now if that takes no calls of a simulator and no long time."""
     problem, groups = posterior._problem, posterior._groups
-    if posterior._khat is None and not (
-        posterior.outcome is Outcome.RUNNING or posterior._without_data or problem.opaque or isinstance(groups, Stream)
-    ):
+    running = posterior.outcome is Outcome.RUNNING
+    dear = running or posterior._without_data or problem.opaque or isinstance(groups, Stream)
+    if posterior._khat is None and not dear:
         ratios = posterior._ratios(None)
         if is_cheap(ratios):
             some = None if groups is None else np.unique(np.linspace(0, len(groups) - 1, _NUM_GROUPS).astype(int))

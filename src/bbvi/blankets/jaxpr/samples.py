@@ -123,10 +123,8 @@ class _Rules:
         _, carried, _ = scan_parts(eqn, reached_through_carry(eqn, [isinstance(value, Last) for value in values]))
 
         def carry_of(parts: list[Any]) -> list[Any]:
-            return [
-                Last(_spread(part, v.aval.shape, self.num)) if yes else jnp.asarray(part, v.aval.dtype)
-                for part, v, yes in zip(parts, eqn.outvars[: len(carry)], carried, strict=True)
-            ]
+            given = zip(parts, (v.aval for v in eqn.outvars), carried, strict=False)
+            return [Last(_spread(x, v.shape, self.num)) if yes else jnp.asarray(x, v.dtype) for x, v, yes in given]
 
         def without_logs(parts: list[Any]) -> list[Any]:
             return [Last(part.array) if isinstance(part, Last) else jnp.asarray(part) for part in parts]

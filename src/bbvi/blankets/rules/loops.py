@@ -103,10 +103,8 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
     """The body for all steps at once."""
     variables = body.jaxpr.invars
     axes = [None] * num_consts + [0] * (len(variables) - num_consts)
-    inputs = [
-        jax.ShapeDtypeStruct(v.aval.shape if axis is None else (length, *v.aval.shape), v.aval.dtype)
-        for v, axis in zip(variables, axes, strict=True)
-    ]
+    over_time = zip(variables, [()] * num_consts + [(length,)] * (len(variables) - num_consts), strict=True)
+    inputs = [jax.ShapeDtypeStruct((*time, *v.aval.shape), v.aval.dtype) for v, time in over_time]
     # the number of the step is there for loops that carry nothing and go over nothing
     at_step = jax.vmap(lambda number, *given: jaxpr_as_fun(body)(*given), in_axes=(0, *axes))
     return jax.make_jaxpr(lambda *given: at_step(np.arange(length), *given))(*inputs)

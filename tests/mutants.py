@@ -98,8 +98,8 @@ MUTANTS = {
     ),
     "log q left out": Mutant(
         "gradients/evaluate.py",
-        "weight = log_p - log_q_i if rao_blackwell",
-        "weight = log_p if rao_blackwell",
+        "only_counted(counts, log_p - log_q_i if rao_blackwell",
+        "only_counted(counts, log_p if rao_blackwell",
         "unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
 }

@@ -139,11 +139,9 @@ def sweep(
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
     decided = scene.kernel.decide(scene, lanes, offer, terms, key, chain)
-    u: list[Arrays] = []
-    log_step: list[Arrays] = []
+    u = [_mixed(scope, decided.accepted[n], offer.u[n], state.u[n]) for n, scope in enumerate(scene.scopes)]
+    log_step: list[Arrays] = [{} for _ in scene.scopes]
     for n, scope in enumerate(scene.scopes):
-        u.append(_mixed(scope, decided.accepted[n], offer.u[n], state.u[n]))
-        log_step.append({})
         for name, at in state.log_step[n].items():
             proposal, goal = scene.proposals[name], scene.kernel.target_acceptance(scope.latents[name])
             moved = at + (gain if proposal.is_tuned else 0) * (decided.chances[n][name] - goal)
@@ -260,12 +258,9 @@ def _between(scope: Scope, offer: Offer, number: int, accepted: Arrays) -> Point
 
 def _mixed(scope: Scope, accepted: Arrays, new: Arrays, old: Arrays) -> Arrays:
     """Take the new array where a proposal is accepted, the old one elsewhere."""
-    mixed = {}
-    for name in new:
-        first, num = len(scope.latents[name].shape), len(scope.latents[name].event)
-        yes = jnp.expand_dims(accepted[name], tuple(range(first, first + num)))
-        mixed[name] = jnp.where(yes, new[name], old[name])
-    return mixed
+    events = {name: tuple(range(len(x.shape), len(x.shape + x.event))) for name, x in scope.latents.items()}
+    yes = {name: jnp.expand_dims(accepted[name], events[name]) for name in new}
+    return {name: jnp.where(yes[name], new[name], old[name]) for name in new}
 
 
 def _probability(log_ratio: Array) -> Array:

@@ -98,8 +98,5 @@ def num_summed(eqn: Any) -> int:
 def dot_axes(eqn: Any) -> list[tuple[list[int], list[int], list[int]]]:
     """List for each side of a `dot_general` its axes: those both sides run along, its own, and those summed over."""
     contract, batch = eqn.params["dimension_numbers"]
-    found = []
-    for atom, b, c in zip(eqn.invars, batch, contract, strict=True):
-        own = [axis for axis in range(len(atom.aval.shape)) if axis not in b and axis not in c]
-        found.append((list(b), own, list(c)))
-    return found
+    sides = zip(eqn.invars, batch, contract, strict=True)
+    return [(list(b), [k for k in range(atom.aval.ndim) if k not in (*b, *c)], list(c)) for atom, b, c in sides]

@@ -58,12 +58,11 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
     """Unite all elements with the same entry in `rows`, which has the shape of `part`."""
     if part is None:
         return None
-    num = int(np.prod(shape))
     used, compact = np.unique(part.ids, return_inverse=True)
     sets = sparse.csr_array(part.sets[used])
     pairs = np.unique(np.asarray(rows, np.int64).ravel() * max(1, len(used)) + compact.ravel())
     row, number = pairs // max(1, len(used)), pairs % max(1, len(used))
-    members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (num, len(used)))
+    members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (int(np.prod(shape)), len(used)))
     first, ids = distinct(members)
     chosen = sparse.csr_array(members[first])
     if (chosen @ np.diff(sets.indptr)).sum() > MOST_PAIRS:
@@ -99,9 +98,8 @@ def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
     """Let every element read all that any of the parts reads."""
     if not (present := [p for p in parts if p is not None and p.ids.size]):
         return None
-    width = max(p.sets.shape[1] for p in present)
     columns = np.unique(np.concatenate([p.sets[np.unique(p.ids)].indices for p in present]))
-    return same_for_all(columns, width, shape)
+    return same_for_all(columns, max(p.sets.shape[1] for p in present), shape)
 
 
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:

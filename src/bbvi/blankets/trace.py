@@ -59,8 +59,7 @@ class Trace:
 
     def at_samples(self, latents: tuple[Values, ...], constants: Any, num: int) -> Terms:
         """Evaluate the terms at `num` samples, which stand on the last axis of the latents and of the result."""
-        at_one = jax.vmap(lambda *one: self(*one, constants), in_axes=-1, out_axes=-1, axis_size=num)
-        return at_one(*latents)
+        return jax.vmap(lambda *one: self(*one, constants), in_axes=-1, out_axes=-1, axis_size=num)(*latents)
 
     def inputs(self, latents: tuple[Values, ...], constants: Any) -> list[Array]:
         """The inputs of the trace, with the types that it was traced with."""

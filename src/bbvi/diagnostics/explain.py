@@ -106,8 +106,7 @@ class Explanation:
     def _warnings(self) -> list[str]:
         places = dict.fromkeys(f"  {lost.line or 'somewhere'}: {lost.why}" for lost in self.lost)
         heading = "Read with less precision than there is (more variance, no bias):"
-        flat = [f"  {words}" for words in self.without_prior]
-        lists = {heading: places, "Without a prior:": flat}
+        lists = {heading: places, "Without a prior:": [f"  {words}" for words in self.without_prior]}
         return ["\n".join([title, *lines]) for title, lines in lists.items() if lines]
 
 
@@ -215,5 +214,4 @@ def _span(counts: np.ndarray) -> str:
 
 def _table(rows: list[list[str]]) -> str:
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
-    return "\n".join(map(str.rstrip, lines))
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -55,8 +55,7 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
 
 def by_bucket(groups: Int[Array, " batch"], bucket: Int[Array, " groups"], num: int) -> tuple[Array, Array]:
     """Sort a batch by its groups' buckets and count the groups in each; the batch's distribution stays the same."""
-    order = jnp.argsort(bucket[groups])
-    return groups[order], jnp.bincount(bucket[groups], length=num)
+    return groups[jnp.argsort(bucket[groups])], jnp.bincount(bucket[groups], length=num)
 
 
 def check_batch_size(batch_size: int | None, num_groups: int) -> int:

@@ -44,8 +44,7 @@ class QuasiMonteCarlo(AbstractDraws):
 
     def arranged(self, problem, blankets, folds):
         pilot = 0 if folds == 1 else max(1, self.num // (folds - 1))
-        nets = _Nets(dimensions(problem, blankets), self.num, pilot)
-        both = (self.num + pilot, nets)
+        both = (self.num + pilot, _Nets(dimensions(problem, blankets), self.num, pilot))
         return eqx.tree_at(lambda draws: (draws.num, draws.nets), self, both, is_leaf=lambda leaf: leaf is None)
 
     def sample(self, name, family, params, address):

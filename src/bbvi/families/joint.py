@@ -72,8 +72,7 @@ class FullRank(AbstractCovariance):
         return size
 
     def correlate(self, params, noise):
-        matrix = _unit_lower(params["lower"], len(noise))
-        return solve_triangular(matrix, noise, lower=True, unit_diagonal=True)
+        return solve_triangular(_unit_lower(params["lower"], len(noise)), noise, lower=True, unit_diagonal=True)
 
     def log_prob(self, params, w):
         noise = _unit_lower(params["lower"], len(w)) @ w

@@ -173,9 +173,8 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
     method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings.stops))
-    loop = compiled(analysis, flat, method)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    run = Run(settings, loop, params, flat, groups, key, recheck, choosing)
+    run = Run(settings, compiled(analysis, flat, method), params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
 
 
@@ -193,8 +192,7 @@ def _checkpoint(run: Run) -> Checkpoint:
         "batch_size": run.loop.batch_size, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
     }  # fmt: skip
     some = None if run.groups is None else run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1]))
-    families = {name: latent.family for name, latent in problem.latents.items()}
-    steps = behaviour(run.loop.optimizer, families)
+    steps = behaviour(run.loop.optimizer, {name: latent.family for name, latent in problem.latents.items()})
     shared = fingerprint(chosen, data=(run.data, run.groups, some), start=run.params, optimizer=steps)
     shared["log joint"] = functions_known_by(run.loop.analysis, run.data, run.groups)
     return Checkpoint(settings.checkpoint, settings.checkpoint_seconds, problem.model, shared)

@@ -86,12 +86,11 @@ def find_start(fit: Fit, state: State) -> State | None:
 
 def _centres(fit: Fit, state: State) -> Iterator[Params]:
     """Yield lambdas to start from: the given one, one around the best of some draws, and other random ones."""
-    problem = fit.loop.analysis.problem
     yield state.params
     if fit.groups is None and (best := _best_draw(fit, state)) is not None:
         yield best
     for number in range(_CENTRES):
-        yield starting_params(problem, fold(fit.key, "again", number))
+        yield starting_params(fit.loop.analysis.problem, fold(fit.key, "again", number))
 
 
 def _best_draw(fit: Fit, state: State) -> Params | None:

@@ -112,8 +112,7 @@ def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, nois
         return jnp.sum(nums[:-1] * signal < noise)
 
     wanted = jnp.clip(state.level, enough(noise), enough(_MARGIN * noise))
-    level = state.level + jnp.sign(wanted - state.level)
-    return Measured(level.astype(jnp.int32), signal, noise)
+    return Measured((state.level + jnp.sign(wanted - state.level)).astype(jnp.int32), signal, noise)
 
 
 def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:

@@ -97,13 +97,12 @@ class Slopes:
     def _block(self, layout: Layout, num: int, seen: Seen, held: Seen, scope: Scope, taken: Any) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken
-        smooth = self._groups[scope.problem]
         moving, still = _parted(layout, u)
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
             def one(row: Any, u: Draws) -> Array:
                 z, own_logs = layout.model_values(u, scope.problem)
-                return smooth(beta | held[0] | z, logs | held[1] | own_logs, row, num)
+                return self._groups[scope.problem](beta | held[0] | z, logs | held[1] | own_logs, row, num)
 
             return jax.vmap(one)(rows, moving | still).sum(0)
 

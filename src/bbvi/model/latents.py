@@ -96,9 +96,8 @@ class Latent:
         if self.init is None:
             return {}
         by_name = isinstance(self.init, dict)
-        given = self.init if by_name else self._centred(name)
         raw = {}
-        for p, value in given.items():
+        for p, value in (self.init if by_name else self._centred(name)).items():
             entry = self.family.parameters()[p]
             target = self.padded(lengths) + entry.shape
             try:

@@ -153,8 +153,7 @@ def _scene(kernel: AbstractKernel, analysis: Analysis, groups: AbstractGroups | 
         rows = None
         if groups is not None and analysis.blankets.of_group.look_ups:
             rows = groups.take(np.arange(len(groups)))
-        reads = global_reads(problem, analysis.blankets, rows)
-        colours = [by_latent(problem, problem.globals, colour(reads))]
+        colours = [by_latent(problem, problem.globals, colour(global_reads(problem, analysis.blankets, rows)))]
     if problem.num_groups:
         longest = by_latent(problem, problem.locals, colour(local_reads(analysis.blankets.of_group)))
         colours += [cut(longest, scope) if longest else {} for scope in analysis.scopes[1:]]

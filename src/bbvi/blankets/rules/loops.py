@@ -121,8 +121,7 @@ def _values(interpreter: Any, eqn: Any) -> list[Any]:
 
     def step(carry: dict[int, Any], x: dict[int, Any]) -> tuple[Any, Any]:
         """Run the part of the loop that reads no latent; the carry is that before each step."""
-        now = consts | carry | x
-        made = run(body, [now.get(i) for i in range(len(values))], outputs)
+        made = run(body, [(consts | carry | x).get(i) for i in range(len(values))], outputs)
         return dict(zip(carry, made, strict=True)), carry
 
     over_time = (scan_like(eqn, step, carry, xs)[1] if carry else {}) | xs

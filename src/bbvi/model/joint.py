@@ -12,7 +12,8 @@ from bbvi.families import FullRank, Joined, JointNormal
 from bbvi.families.charts import vectors
 from bbvi.model.latents import Latent
 
-Blocks = dict[str, dict[str, Latent]]
+Latents = dict[str, Latent]
+Blocks = dict[str, Latents]
 
 
 def find_blocks(joint: Any, scopes: Sequence[Mapping[str, Latent]]) -> Blocks:

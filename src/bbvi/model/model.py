@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from bbvi.model.joint import Blocks, find_blocks, in_blocks
+from bbvi.model.joint import Blocks, Latents, find_blocks, in_blocks
 from bbvi.model.latents import Latent
 
 Values = Mapping[str, Array]
@@ -117,9 +117,7 @@ def _latents(where: str, latents: Mapping[str, Any]) -> dict[str, Latent]:
     return dict(latents)
 
 
-def _in_factors(
-    joint: Any, globals: dict[str, Latent], locals: dict[str, Latent]
-) -> tuple[Blocks, dict[str, dict[str, Latent]]]:
+def _in_factors(joint: Any, globals: Latents, locals: Latents) -> tuple[Blocks, dict[str, Latents]]:
     """Return the blocks of `joint=`, and the latents by factors of q."""
     for name, latent in globals.items():
         if latent.ragged_axes:

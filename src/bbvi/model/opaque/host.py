@@ -8,7 +8,7 @@ import math
 import operator
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.model.latents import Latent
-from bbvi.model.opaque.calls import Failure, Form, OpaqueError, Results, Segment, in_executor, run
+from bbvi.model.opaque.calls import Caller, Failure, Form, OpaqueError, Segment, in_executor, run
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
@@ -62,7 +62,7 @@ class Host:
         self._form = Form(shapes, np.dtype(jnp.result_type(float)), opaque.vectorized)
         if opaque.vectorized:
             check_vectorized(opaque.function, first, constant, self.label, form=self._form)
-        self._caller: Callable[[Sequence[Segment], Form], Results] = functools.partial(run, opaque.function, constant)
+        self._caller: Caller = functools.partial(run, opaque.function, constant)
         if opaque.executor is not None:
             self._caller = in_executor(opaque.executor, opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop

@@ -90,10 +90,8 @@ def _increasing(
     """
 
     def of_increasing(eqn: Any, cell: Cell) -> Found:
-        name = eqn.primitive.name
-        kinds = cell.infinite
-        if low > -math.inf:
-            kinds = frozenset("nan" if kind == "-" else kind for kind in kinds)
+        name, beyond = eqn.primitive.name, "-" if low == -math.inf else "nan"
+        kinds = frozenset(kind.replace("-", beyond) for kind in cell.infinite)
         if cell.range.may_be_below(low):
             return Found(infinite=kinds | ({"-", "nan"} if pole else {"nan"}))
         if pole and cell.range.may_be_below(low, True):
@@ -173,7 +171,7 @@ rule(" ".join(_RANGES), ALL)(lambda eqn, cell: Found(_RANGES[eqn.primitive.name]
 
 @rule("abs")
 def _abs(eqn: Any, cell: Cell) -> Found:
-    kinds = frozenset("+" if kind == "-" else kind for kind in cell.infinite)
+    kinds = frozenset(kind.replace("-", "+") for kind in cell.infinite)
     return Found(cell.range.magnitude() if is_real(eqn.invars[0]) else Interval(0.0), kinds)
 
 

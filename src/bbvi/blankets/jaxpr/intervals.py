@@ -36,10 +36,8 @@ class Interval(NamedTuple):
         return Interval(-self.high, -self.low, self.high_open, self.low_open)
 
     def __add__(self, other: "Interval") -> "Interval":  # type: ignore[override]
-        return Interval(
-            _sum(self.low, other.low, -_INF), _sum(self.high, other.high, _INF),
-            self.low_open or other.low_open, self.high_open or other.high_open,
-        )  # fmt: skip
+        low, high = _sum(self.low, other.low, -_INF), _sum(self.high, other.high, _INF)
+        return Interval(low, high, self.low_open or other.low_open, self.high_open or other.high_open)
 
     def __mul__(self, other: "Interval") -> "Interval":  # type: ignore[override]
         if self.low >= 0 and other.low >= 0:

@@ -28,6 +28,9 @@ CALL_SITE = "/call site"
 #: its words: a random one for the seed, the sample's number, the group's number
 CALL_SITE_WORDS = 3
 
+#: values of the latents, by the arguments of a function
+Parts = Sequence[dict[str, Any]]
+
 _RECHECKED = 2
 _MOST_PAIRS = 500_000_000
 
@@ -127,9 +130,7 @@ class Host:
         whole = sparse.csr_array(sparse.hstack([before, *map(sparse.csr_array, of_slots), after]))
         return [sparse.csr_array(whole[term.at]) for term in self._probe.terms]
 
-    def recheck(
-        self, base: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], row: Any, seed: int
-    ) -> str | None:
+    def recheck(self, base: Parts, other: Parts, row: Any, seed: int) -> str | None:
         """Move one or two factors between these values; describe a change of a term that does not read them, if any."""
         moves = single_moves(self._probe, self.known, np.random.default_rng(seed), _RECHECKED)
         if not len(moves):

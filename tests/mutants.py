@@ -80,8 +80,8 @@ MUTANTS = {
     ),
     "a look-up that counts for all items": Mutant(
         "blankets/look_ups.py",
-        'return zeros.at[targets].add(values, mode="drop")',
-        'return zeros.at[jnp.zeros_like(targets)].add(values, mode="drop")',
+        '.at[targets].add(values, mode="drop")',
+        '.at[jnp.zeros_like(targets)].add(values, mode="drop")',
         "unbiased_by_enumeration or all_batches",
     ),
     "a loop whose carry is forgotten": Mutant(
@@ -98,8 +98,8 @@ MUTANTS = {
     ),
     "log q left out": Mutant(
         "gradients/evaluate.py",
-        "weight = log_p - log_q_i if rao_blackwell",
-        "weight = log_p if rao_blackwell",
+        "only_counted(counts, log_p - log_q_i if rao_blackwell",
+        "only_counted(counts, log_p if rao_blackwell",
         "unbiased_by_enumeration or default_gradient_is_unbiased",
     ),
 }

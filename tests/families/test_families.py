@@ -14,6 +14,7 @@ import scipy.stats
 import bbvi
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values
 from bbvi.families import constrain, score
+from bbvi.model.latents import random_starts
 from bbvi.numerics.address import Address, seed_key
 
 
@@ -81,7 +82,7 @@ FROM_LOG = {
 
 
 def parameters(latent):
-    return latent.random_start("z", {}, seed_key(4)) | latent.given_start("z", {})
+    return random_starts({"z": latent}, {}, seed_key(4))["z"] | latent.given_start("z", {})
 
 
 def grid(name):
@@ -308,7 +309,7 @@ def correlation(weight, h):
 
 def test_dirichlet_gradient_is_unbiased():
     latent = bbvi.simplex(3)
-    params = latent.random_start("z", {}, seed_key(4))
+    params = random_starts({"z": latent}, {}, seed_key(4))["z"]
     alpha = jnp.array([0.8, 2.0, 1.5])
 
     def log_p(z):
@@ -359,7 +360,7 @@ def test_tiny_gammas_are_floored_and_counted_not_zero():
 
 def test_ordered_is_one_factor_with_the_density_of_its_transform():
     latent = bbvi.ordered(3)
-    params = latent.random_start("z", {}, seed_key(4))
+    params = random_starts({"z": latent}, {}, seed_key(4))["z"]
     z = jnp.array([-0.4, 0.3, 1.9])
     values = constrain(latent.family, params)
     base = dist.Normal(values["loc"], values["scale"]).to_event(1)

@@ -8,6 +8,7 @@ import pytest
 from numpyro.distributions import biject_to
 
 import bbvi
+from bbvi.model.latents import random_starts
 from bbvi.numerics.address import seed_key
 
 COVARIANCES = {"FullRank": bbvi.FullRank(), "with parents": bbvi.FullRank(2), "LowRank": bbvi.LowRank(2)}
@@ -23,7 +24,7 @@ FACTOR = jnp.array([[0.8, 0, 0, 0], [0.7, 0.5, 0, 0], [-0.4, 0.6, 0.9, 0], [0.2,
 
 def parameters(latent, scale=8.0):
     """Random ones, with correlations that matter."""
-    raw = latent.random_start("z", {}, seed_key(4))
+    raw = random_starts({"z": latent}, {}, seed_key(4))["z"]
     found = {name: leaf * (scale if name in ("lower", "directions") else 1.0) for name, leaf in raw.items()}
     return found | ({"slopes": SLOPES} if "slopes" in raw else {})
 
@@ -151,7 +152,9 @@ LOW = jnp.diag(jnp.array([0.6, 0.8, 0.5, 0.7])) + jnp.outer(DIRECTION, DIRECTION
 )
 def test_a_correlated_normal_is_fitted_exactly_by_a_joint_q_and_not_by_mean_field(q, sigma):
     """The evidence is 1: the ELBO of the exact posterior is 0, that of independent entries minus their divergence."""
-    model = bbvi.Model(lambda z, _: dist.MultivariateNormal(MEAN, sigma).log_prob(z["z"]), joint=(), z=bbvi.real(4, q=q))
+    model = bbvi.Model(
+        lambda z, _: dist.MultivariateNormal(MEAN, sigma).log_prob(z["z"]), joint=(), z=bbvi.real(4, q=q)
+    )
     posterior = bbvi.fit(
         model, gradient=bbvi.Pathwise(), draws=bbvi.MonteCarlo(20), optimizer=bbvi.adagrad(0.2),
         stop=bbvi.Budget(steps=3000),
@@ -189,7 +192,9 @@ def test_coordinates_of_draws_have_the_covariance_of_the_parameters():
         truth = np.asarray(covariance(posterior.params["z"]), np.float64)
         found = np.cov(np.asarray(posterior.sample(num, 2)["z"], np.float64).T)
         # of a Normal, and somewhat more where scales vary
-        error = np.sqrt((truth**2 + np.outer(np.diag(truth), np.diag(truth))) / num) * (2 if q == bbvi.FullRank(2) else 1)
+        error = np.sqrt((truth**2 + np.outer(np.diag(truth), np.diag(truth))) / num) * (
+            2 if q == bbvi.FullRank(2) else 1
+        )
         assert (np.abs(found - truth) < 5 * error).all()
 
 

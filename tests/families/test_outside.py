@@ -11,6 +11,7 @@ import scipy.stats
 
 import bbvi
 from bbvi.families import AbstractFamily, Positive, location_and_scale, score
+from bbvi.model.latents import random_starts
 from bbvi.numerics.address import seed_key
 
 
@@ -33,7 +34,7 @@ class LogLogistic(AbstractFamily):
 
 @pytest.fixture
 def params():
-    return bbvi.positive(q=LogLogistic()).random_start("z", {}, seed_key(4))
+    return random_starts({"z": bbvi.positive(q=LogLogistic())}, {}, seed_key(4))["z"]
 
 
 def test_a_family_is_at_most_fifteen_lines():

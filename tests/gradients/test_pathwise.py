@@ -116,7 +116,7 @@ def test_gradient_of_a_dirichlet_is_unbiased():
     family = model.globals["z"].family
 
     def elbo(params):
-        a = family._concentrations(params)
+        a = jnp.exp(family._log_concentrations(params))
         digamma, gammaln = jax.scipy.special.digamma, jax.scipy.special.gammaln
         mean_log = digamma(a) - digamma(a.sum())
         return (c * mean_log).sum() - ((a - 1) * mean_log).sum() + gammaln(a).sum() - gammaln(a.sum())
@@ -161,7 +161,7 @@ class OwnDerivative(Dirichlet):
     """Draws by a function with a derivative of its own, in which values are stored on the way."""
 
     def sample(self, params, address):
-        draws = three_gammas(address, self._concentrations(params))
+        draws = three_gammas(address, jnp.exp(self._log_concentrations(params)))
         return draws - logsumexp(draws)
 
 

@@ -1,10 +1,12 @@
 """What is fitted: the problem and its blankets, for all groups and for each bucket of groups of similar length."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bbvi.blankets.blankets import Blankets, find_blankets
 from bbvi.blankets.scope import Scope
+from bbvi.blankets.trace import Trace
 from bbvi.model.groups import AbstractGroups, Cohort, row_shapes
 from bbvi.model.problem import Problem
 
@@ -54,18 +56,16 @@ def analyse(
     `apart` is the analysis of the same problem with latents that are not in blocks: the functions are not traced again.
     """
     row = None if groups is None else row_shapes(groups)
-    scopes = () if apart is None else apart.scopes
-    prior, *of_groups = [scope.trace for scope in scopes] or [None]
-    known = (prior, of_groups.pop() if of_groups else None)
+    traces: list[Trace | None] = [None] if apart is None else [scope.trace for scope in apart.scopes]
+    known = (traces[0], traces[-1] if groups is not None and apart is not None else None)
     blankets = find_blankets(problem, data, row, fast_lgamma=fast_lgamma, known=known)
     analysis = Analysis(problem, blankets, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return analysis
     shorter = [(problem.at(lengths), data, row_shapes(groups, lengths)) for lengths in groups.buckets[:-1]]
-    traces = of_groups or [None] * len(shorter)
     buckets = [
         find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets, known=(None, trace)).of_group
-        for short, trace in zip(shorter, traces, strict=True)
+        for short, trace in itertools.zip_longest(shorter, traces[1:-1])
     ]
     return analysis._replace(buckets=(*buckets, blankets.of_group), axes=groups.axes)

@@ -1,6 +1,6 @@
 """Checks around the first step: blankets that hold, padding that no term sees, and what was not finite."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.patterns import readers
 from bbvi.blankets.scope import Scope
 from bbvi.model.groups import AbstractGroups, Cohort, first_row
+from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.xla import for_one_run, program
 
@@ -21,7 +22,7 @@ _NUM_MOVES = 4
 _SHARES = (0.5, 0.25, 0.1)
 
 
-def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
+def _check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     """Change padded latents and padded rows of a few groups, and raise if a term moves."""
     generator = np.random.default_rng(0)
 
@@ -37,11 +38,9 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
     trace, site = blankets.of_group.trace, problem.no_call_site(_NUM_DRAWS)
     terms_at = jax.jit(lambda beta, z, row: trace.at_samples((beta | site, z | site), row, _NUM_DRAWS), **for_one_run())
 
-    def values(names: Any) -> dict[str, Any]:
-        return {
-            name: np.moveaxis(problem.latents[name].some_values(problem.lengths, _NUM_DRAWS, generator), 0, -1)
-            for name in names
-        }
+    def values(latents: Mapping[str, Latent]) -> dict[str, Any]:
+        drawn = {name: x.some_values(problem.lengths, _NUM_DRAWS, generator) for name, x in latents.items()}
+        return {name: np.moveaxis(value, 0, -1) for name, value in drawn.items()}
 
     beta = values(problem.globals)
     own_lengths = groups.lengths(np.arange(problem.num_groups)).values()
@@ -56,7 +55,7 @@ def check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None:
 
 
 def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
-    """Move a few latent elements, and raise if a term outside of their blankets moves."""
+    """Move a few latent elements, and raise if a term outside of their blankets moves; and padding, which no term may see."""
     generator = np.random.default_rng(0)
     moves: list[tuple[str, np.ndarray]] = []
     for name in problem.latents:
@@ -84,6 +83,8 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         terms, returned = program(both, **for_one_run())(latents, constant)
         _check_moves(terms, scope, moves, constant)
         _check_totals(scope, terms, returned, latents, constant)
+    if isinstance(groups, Cohort):
+        _check_padding(problem, blankets, groups)
 
 
 def _check_totals(scope: Scope, terms: Terms, returned: Terms, latents: tuple[Any, ...], constant: Any) -> None:

@@ -4,7 +4,7 @@ Elements that share no term of log p are independent given all the others, so th
 the same as one move after another. A colouring splits the elements into such sets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -85,7 +85,7 @@ def global_reads(problem: Problem, blankets: Blankets, rows: Any) -> sparse.csr_
     return _distinct(problem, problem.globals, found)
 
 
-def possible_reads(problem: Problem, names: Mapping[str, Any], scopes: Iterable[Scope]) -> sparse.csr_array:
+def possible_reads(problem: Problem, names: Collection[str], scopes: Iterable[Scope]) -> sparse.csr_array:
     """Find the matrix of terms by elements of these latents; a look-up by a group's data may read any."""
     found: list[Pairs] = []
     for scope in scopes:

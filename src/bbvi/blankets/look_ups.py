@@ -32,8 +32,7 @@ def chosen_elements(closed: ClosedJaxpr, look_ups: Sequence[LookUp], num_latents
 
 def _added_up(values: Float[Array, "rows ..."], targets: Int[Array, " rows"], num: int) -> Float[Array, "num ..."]:
     """Add up the rows with each target; those beyond the last are dropped."""
-    zeros = jnp.zeros((num, *values.shape[1:]), values.dtype)
-    return zeros.at[targets].add(values, mode="drop")
+    return jnp.zeros((num, *values.shape[1:]), values.dtype).at[targets].add(values, mode="drop")
 
 
 class Rows(eqx.Module):
@@ -124,8 +123,7 @@ def looked_up(
     """
     mine = [(number, item) for number, item in enumerate(look_ups) if leaf in item.targets]
     blocks = {n: sparse.csr_array(pairs[:, item.first : item.first + item.size]) for n, item in mine}
-    read = [(n, item) for n, item in mine if blocks[n].nnz]
-    if not read:
+    if not (read := [(n, item) for n, item in mine if blocks[n].nnz]):
         return None
     if len(read) == 1 and event == 1:
         number, item = read[0]
@@ -140,12 +138,10 @@ def looked_up(
     return Pairs(elements, positions, operand_targets, may_repeat, pairs.shape[0], factor_shape)
 
 
-def _by_rows(
-    term_shape: Shape, block: sparse.csr_array, item: LookUp, leaf: int, factor_shape: Shape
-) -> Reduction | None:
+def _by_rows(term_shape: Shape, block: sparse.csr_array, item: LookUp, leaf: int, shape: Shape) -> Reduction | None:
     """Find how whole rows of a latent that are looked up are read, each term element by one of them; None if otherwise."""
     target, operand = item.targets[leaf], item.eqn.invars[0].aval.shape
-    if not item.rows or operand != factor_shape or not np.array_equal(target, np.arange(len(target))):
+    if not item.rows or operand != shape or not np.array_equal(target, np.arange(len(target))):
         return None
     pattern = recognise(block, term_shape, item.shape)
     if not isinstance(pattern, Reduction):

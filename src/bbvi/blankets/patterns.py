@@ -20,9 +20,8 @@ Shape = tuple[int, ...]
 
 def pairs_of(rows: np.ndarray, columns: np.ndarray, term_shape: Shape, factor_shape: Shape) -> sparse.csr_array:
     """Write pairs of a term element and a factor of q as a boolean matrix."""
-    return sparse.csr_array(
-        (np.ones(len(rows), bool), (rows, columns)), (math.prod(term_shape), math.prod(factor_shape))
-    )
+    shape = math.prod(term_shape), math.prod(factor_shape)
+    return sparse.csr_array((np.ones(len(rows), bool), (rows, columns)), shape)
 
 
 class AbstractPattern(eqx.Module):

@@ -10,13 +10,12 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jax.extend.core import Literal
-
 from bbvi.blankets.blankets import Blankets
 from bbvi.blankets.jaxpr.lines import is_library
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, ELEMENTWISE, JOINS, MOVES, REARRANGED
 from bbvi.blankets.jaxpr.run import reached
 from bbvi.blankets.scope import Scope
+from bbvi.blankets.walk import Walk
 from bbvi.families.charts import Counts, Positive, Real
 
 _THROUGH = ADDITIONS | REARRANGED | MOVES | JOINS | {"reduce_sum"}
@@ -59,29 +58,27 @@ class _Part(NamedTuple):
 
 
 def _parts(scope: Scope) -> Iterator[_Part]:
-    jaxpr, names = scope.trace.inlined.jaxpr, scope.trace.names
-    makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
-    latents = {name: reached(jaxpr, [v]) for name, v in zip(names, jaxpr.invars, strict=False)}
-    data = reached(jaxpr, jaxpr.invars[len(names) :])
-    read = set().union(*latents.values())
-    open_, seen = [v for v in jaxpr.outvars if not isinstance(v, Literal) and v in read], set()
+    jaxpr = scope.trace.inlined.jaxpr
+    latents = dict(zip(jaxpr.invars, scope.trace.names, strict=False))
+    walk, data = Walk(jaxpr, list(latents)), reached(jaxpr, jaxpr.invars[len(latents) :])
+    open_, seen = list(filter(walk.is_read, jaxpr.outvars)), set()
     while open_:
         atom = open_.pop()
         if atom in seen:
             continue
         seen.add(atom)
-        eqn = makers.get(atom)
-        inside = [] if eqn is None or is_library(eqn) else _summands(eqn, read)
+        eqn = walk.maker(atom)
+        inside = [] if eqn is None or is_library(eqn) else _summands(eqn, walk)
         open_ += inside
         if not inside:
             is_known = eqn is not None and (eqn.primitive.name in _UNITS or is_library(eqn))
-            own = {name for name, found in latents.items() if atom in found}
+            own = {latents[v] for v in walk.leaves[atom]}
             yield _Part(own, is_known and atom in data, math.prod(atom.aval.shape), scope.of_groups)
 
 
-def _summands(eqn: Any, read: set[Any]) -> list[Any]:
+def _summands(eqn: Any, walk: Walk) -> list[Any]:
     """Give what an equation adds up, masks and weights left aside; nothing if it is no sum."""
-    name, entered = eqn.primitive.name, [v for v in eqn.invars if not isinstance(v, Literal) and v in read]
+    name, entered = eqn.primitive.name, list(filter(walk.is_read, eqn.invars))
     if name in _THROUGH:
         return entered
     if name == "select_n":

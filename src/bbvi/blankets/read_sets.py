@@ -58,18 +58,16 @@ def merge(part: Reads, rows: np.ndarray, shape: tuple[int, ...]) -> Reads:
     """Unite all elements with the same entry in `rows`, which has the shape of `part`."""
     if part is None:
         return None
-    num = int(np.prod(shape))
     used, compact = np.unique(part.ids, return_inverse=True)
     sets = sparse.csr_array(part.sets[used])
     pairs = np.unique(np.asarray(rows, np.int64).ravel() * max(1, len(used)) + compact.ravel())
     row, number = pairs // max(1, len(used)), pairs % max(1, len(used))
-    members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (num, len(used)))
+    members = sparse.csr_array((np.ones(len(pairs), np.int32), (row, number)), (int(np.prod(shape)), len(used)))
     first, ids = distinct(members)
     chosen = sparse.csr_array(members[first])
     if (chosen @ np.diff(sets.indptr)).sum() > MOST_PAIRS:
         return everything([part], shape)
-    merged = sparse.csr_array((chosen @ sets.astype(np.int32)).astype(bool))
-    return ReadSets(ids.reshape(shape), merged)
+    return ReadSets(ids.reshape(shape), sparse.csr_array((chosen @ sets.astype(np.int32)).astype(bool)))
 
 
 def reduce(part: Reads, axes: Sequence[int]) -> Reads:
@@ -98,12 +96,10 @@ def accumulate(part: Reads, axis: int, *, reverse: bool = False) -> Reads:
 
 def everything(parts: Sequence[Reads], shape: tuple[int, ...]) -> Reads:
     """Let every element read all that any of the parts reads."""
-    present = [p for p in parts if p is not None and p.ids.size]
-    if not present:
+    if not (present := [p for p in parts if p is not None and p.ids.size]):
         return None
-    width = max(p.sets.shape[1] for p in present)
     columns = np.unique(np.concatenate([p.sets[np.unique(p.ids)].indices for p in present]))
-    return same_for_all(columns, width, shape)
+    return same_for_all(columns, max(p.sets.shape[1] for p in present), shape)
 
 
 def stack(parts: Sequence[Reads], shapes: Sequence[tuple[int, ...]]) -> tuple[list[np.ndarray], sparse.csr_array]:
@@ -166,8 +162,7 @@ def _pair(a: Any, b: Any) -> Any:
     left, right = np.broadcast_arrays(a.ids, b.ids)
     width = max(a.sets.shape[1], b.sets.shape[1])
     one, other = widen(a.sets, width), widen(b.sets, width)
-    codes = left.astype(np.int64) * b.sets.shape[0] + right
-    distinct, ids = np.unique(codes, return_inverse=True)
+    distinct, ids = np.unique(left.astype(np.int64) * b.sets.shape[0] + right, return_inverse=True)
     first, second = distinct // b.sets.shape[0], distinct % b.sets.shape[0]
     size = np.diff(one.indptr)[first].sum() + np.diff(other.indptr)[second].sum()
     if size > MOST_PAIRS:
@@ -178,10 +173,8 @@ def _pair(a: Any, b: Any) -> Any:
 def distinct(members: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """The first of each kind of row, and for each row its kind: equal rows have equal sums of random 64-bit words."""
     words = np.random.default_rng(0).integers(0, 2**64, size=(2, members.shape[1]), dtype=np.uint64)
-    one, other = (
-        np.add.reduceat(np.append(w[members.indices], np.uint64(0)), members.indptr[:-1], dtype=np.uint64)
-        for w in words
-    )
+    entries = [np.append(w[members.indices], np.uint64(0)) for w in words]
+    one, other = (np.add.reduceat(own, members.indptr[:-1], dtype=np.uint64) for own in entries)
     nothing = np.diff(members.indptr) == 0  # reduceat gives an empty row its neighbour's entry
     one, other = np.where(nothing, np.uint64(0), one), np.where(nothing, np.uint64(0), other)
     _, first, kind = np.unique(one, return_index=True, return_inverse=True)

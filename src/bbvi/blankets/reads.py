@@ -142,9 +142,7 @@ class Interpreter:
         """Note that precision was lost here."""
         self.lost[Lost(line_of(eqn.source_info), why)] = None
 
-    def nested(
-        self, inner: ClosedJaxpr, atoms: Any, ins: list[Reads], look_ups: indexing.LookUps | None = None
-    ) -> list[Reads]:
+    def nested(self, inner: ClosedJaxpr, atoms: Any, ins: list[Reads], look_ups: Any = None) -> list[Reads]:
         """Find what a trace inside reads, called with these variables."""
         values = [self._value(atom) if np.any(empty(r)) else None for atom, r in zip(atoms, ins, strict=True)]
         return Interpreter(look_ups, self.lost).run(inner, ins, values)

@@ -230,6 +230,6 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
 def _bounds(latent: Latent) -> Interval | None:
     """Return the range of a latent that has few values, or counts."""
     values = latent.chart.values()
-    if values is None:
-        return Interval(0.0, float(jnp.iinfo(jnp.result_type(int)).max)) if isinstance(latent.chart, Counts) else None
-    return range_of(values)
+    if values is None and isinstance(latent.chart, Counts):
+        values = np.array([0, jnp.iinfo(jnp.result_type(int)).max])
+    return None if values is None else range_of(values)

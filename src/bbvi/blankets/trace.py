@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +15,7 @@ from jaxtyping import Array
 from bbvi.blankets.jaxpr.inline import retrace
 from bbvi.blankets.jaxpr.run import all_consts, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
+from bbvi.model.latents import Latent
 from bbvi.model.model import Values
 from bbvi.model.problem import Problem, Terms
 
@@ -58,8 +59,7 @@ class Trace:
 
     def at_samples(self, latents: tuple[Values, ...], constants: Any, num: int) -> Terms:
         """Evaluate the terms at `num` samples, which stand on the last axis of the latents and of the result."""
-        at_one = jax.vmap(lambda *one: self(*one, constants), in_axes=-1, out_axes=-1, axis_size=num)
-        return at_one(*latents)
+        return jax.vmap(lambda *one: self(*one, constants), in_axes=-1, out_axes=-1, axis_size=num)(*latents)
 
     def inputs(self, latents: tuple[Values, ...], constants: Any) -> list[Array]:
         """The inputs of the trace, with the types that it was traced with."""
@@ -135,14 +135,11 @@ def is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, (np.ndarray, np.generic, jax.ShapeDtypeStruct))
 
 
-def _shapes(problem: Problem, names: Any) -> Shapes:
+def _shapes(problem: Problem, latents: Mapping[str, Latent]) -> Shapes:
     """The arrays of some latents, and the call site of opaque functions."""
-    found: Shapes = {}
-    for name in names:
-        latent = problem.latents[name]
-        dtype = jax.dtypes.canonicalize_dtype(int if latent.family.chart.is_discrete else float)
-        found[name] = jax.ShapeDtypeStruct(problem.shape(name) + latent.event, dtype)
-    return found | jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), problem.no_call_site())
+    kinds = {name: jnp.result_type(int if x.family.chart.is_discrete else float) for name, x in latents.items()}
+    found = {name: jax.ShapeDtypeStruct(problem.shape(name) + x.event, kinds[name]) for name, x in latents.items()}
+    return found | {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in problem.no_call_site().items()}
 
 
 def _random_states() -> Any:

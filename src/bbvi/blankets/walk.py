@@ -4,7 +4,7 @@ It goes through additions, sums over axes, moves of data, scalings and masks.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
-from bbvi.blankets.jaxpr.integers import Integers, is_whole
-from bbvi.blankets.jaxpr.intervals import Interval
+from bbvi.blankets.jaxpr.integers import Integers, Ranges, is_whole
 from bbvi.blankets.jaxpr.lines import is_library, line_of
-from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED
+from bbvi.blankets.jaxpr.primitives import ADDITIONS, REARRANGED, num_summed
 
 # each scale or mask may meet a sum of two: what is under more of them stays whole, lest the pieces double without end
 _MOST_SCALES = 3
 _SUMMED = REARRANGED | {"broadcast_in_dim", "neg", "reduce_sum"}
+_ARITHMETIC = ADDITIONS | {"mul", "reduce_sum"}
 _TYPES = (jnp.float32, jnp.float64, jnp.int32, jnp.int64)
 
 
@@ -59,14 +59,7 @@ def computed(terms: Iterable[Term], values: Iterator[Any]) -> list[Any]:
 class Walk:
     """The walk from an output back to the arrays of terms it is the sum of; `ranges` has those of inputs that are known."""
 
-    def __init__(
-        self,
-        jaxpr: Jaxpr,
-        latents: Sequence[Any],
-        ranges: Mapping[Any, Interval] | None = None,
-        *,
-        elementwise: bool = False,
-    ):
+    def __init__(self, jaxpr: Jaxpr, latents: list[Any], ranges: Ranges | None = None, *, elementwise: bool = False):
         self.jaxpr, self.elementwise = jaxpr, elementwise
         self._integers = Integers(jaxpr, ranges or {})
         #: the lines of sums of integers that stay whole
@@ -119,8 +112,7 @@ class Walk:
         name, out = eqn.primitive.name, eqn.outvars[0].aval
         if out.dtype not in _TYPES:
             return None  # in other types a sum may wrap around, or be rounded too much to be taken apart
-        is_arithmetic = name in ADDITIONS or name in ("mul", "reduce_sum")
-        if is_arithmetic and is_whole(out) and not self._integers.is_exact(eqn):
+        if name in _ARITHMETIC and is_whole(out) and not self._integers.is_exact(eqn):
             if name == "reduce_sum":
                 self.may_wrap[line_of(eqn.source_info)] = None
             return None
@@ -138,9 +130,7 @@ class Walk:
             return self._added(eqn, piece)
         if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
             return self._scaled(eqn, piece)
-        if name == "select_n":
-            return self._masked(eqn, piece)
-        return None
+        return self._masked(eqn, piece) if name == "select_n" else None
 
     def _added(self, eqn: Any, piece: Term) -> list[Term] | None:
         name, out = eqn.primitive.name, eqn.outvars[0].aval
@@ -150,10 +140,8 @@ class Walk:
             return None
         signs = {"neg": [-1.0], "sub": [1.0, -1.0]}.get(name, [1.0, 1.0])
         repeated = [out.size / max(1, atom.aval.size) for atom in eqn.invars]
-        return [
-            piece._replace(atom=atom, number=piece.number * sign * times)
-            for atom, sign, times in zip(eqn.invars, signs, repeated, strict=True)
-        ]
+        parts = zip(eqn.invars, signs, repeated, strict=True)
+        return [piece._replace(atom=atom, number=piece.number * sign * times) for atom, sign, times in parts]
 
     def _is_one_density(self, eqn: Any) -> bool:
         """Whether two arrays are added inside of one density: its parts often cancel, so it stays whole.
@@ -200,14 +188,11 @@ class Walk:
     def _masked(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into what a mask keeps, where it puts zero for the rest."""
         mask, *cases = eqn.invars
-        if len(cases) != 2 or isinstance(mask, Literal):
+        kept = [(kind, case) for kind, case in zip(("drop", "keep"), cases, strict=False) if not self._is_zero(case)]
+        if len(cases) != 2 or isinstance(mask, Literal) or len(kept) != 1:
             return None
-        if_false, if_true = cases
-        drops = self._is_zero(if_true)
-        if drops == self._is_zero(if_false):
-            return None
-        kept, kind = (if_false, "drop") if drops else (if_true, "keep")
-        return [piece._replace(atom=kept, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
+        ((kind, case),) = kept
+        return [piece._replace(atom=case, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
 
     def _is_zero(self, atom: Any) -> bool:
         if isinstance(atom, Literal):
@@ -233,12 +218,9 @@ class Walk:
 
 def can_open_dot(eqn: Any, is_read: Callable[[Any], bool]) -> bool:
     """Whether a product is no larger, before its sum is taken, than what it is made of."""
-    left, right = (atom.aval for atom in eqn.invars)
-    contract, _ = eqn.params["dimension_numbers"]
-    out = eqn.outvars[0].aval
-    expanded = out.size * int(np.prod([left.shape[a] for a in contract[0]]))
+    left, right, out = (atom.aval for atom in (*eqn.invars, *eqn.outvars))
     sizes = [atom.aval.size for atom in eqn.invars if is_read(atom)]
-    return left.dtype == right.dtype == out.dtype in _TYPES and expanded <= max([out.size, *sizes])
+    return left.dtype == right.dtype == out.dtype in _TYPES and out.size * num_summed(eqn) <= max([out.size, *sizes])
 
 
 def _through(piece: Term, before: Any, axes: dict[int, int] | None) -> list[Term] | None:

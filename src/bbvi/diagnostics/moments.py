@@ -75,8 +75,7 @@ def gradient_moments(
     loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
     # at another lambda nothing is compiled again
     moments = loop.programs.setdefault(("moments", repeats), _program(loop, repeats))
-    made = moments(fold(seed_key(seed), "moments"), params, flat, groups)
-    mean, spread = jax.block_until_ready(made)
+    mean, spread = jax.block_until_ready(moments(fold(seed_key(seed), "moments"), params, flat, groups))
     problem.raise_failure()
     variance = jax.tree.map(lambda s: s / (repeats - 1), spread)
     return GradientMoments(mean, variance, jax.tree.map(lambda v: jnp.sqrt(v / repeats), variance))

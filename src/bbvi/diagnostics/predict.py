@@ -119,8 +119,7 @@ def _draws(
     if not isinstance(model, HierarchicalModel):
         raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
     values = flat_draws(posterior.posterior) if hasattr(posterior, "posterior") else posterior
-    missing = [name for name in (*model.globals, *model.locals) if name not in values]
-    if missing:
+    if missing := [name for name in (*model.globals, *model.locals) if name not in values]:
         raise ValueError(f"the draws lack the latents {missing}")
     return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}, model
 
@@ -143,17 +142,15 @@ def _score_group(problem: Problem, beta: Any, z: Any, row: Any, observed: Any) -
     terms = at_one(beta, z)
     flat = jnp.concatenate([term.reshape(-1, num) for term in terms.values()])
     keep = jnp.concatenate([_mask(name, term.shape[:-1], row, observed).ravel() for name, term in terms.items()])
-    total = jnp.where(keep[:, None], flat, 0).sum(0)
     pointwise, error = _log_mean(flat)
-    joint, joint_error = _log_mean(total)
+    joint, joint_error = _log_mean(jnp.where(keep[:, None], flat, 0).sum(0))
     return {"pointwise": pointwise, "error": error, "keep": keep, "joint": joint, "joint_error": joint_error}
 
 
 def _log_mean(log_values: Array) -> tuple[Array, Array]:
     num = log_values.shape[-1]
     mean = logsumexp(log_values, axis=-1) - jnp.log(num)
-    relative = jnp.exp(log_values - mean[..., None])
-    return mean, jnp.std(relative, axis=-1) / jnp.sqrt(num)
+    return mean, jnp.std(jnp.exp(log_values - mean[..., None]), axis=-1) / jnp.sqrt(num)
 
 
 def _mask(name: str, shape: tuple[int, ...], row: Any, observed: Any) -> Array:

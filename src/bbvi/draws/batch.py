@@ -48,16 +48,14 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
     picks = jax.vmap(lambda k, top: jax.random.randint(k, (), 0, top + 1))(keys, tops)
 
     def choose(i, chosen):
-        taken = jnp.any(chosen == picks[i])
-        return chosen.at[i].set(jnp.where(taken, tops[i], picks[i]))
+        return chosen.at[i].set(jnp.where(jnp.any(chosen == picks[i]), tops[i], picks[i]))
 
     return jax.lax.fori_loop(0, batch_size, choose, jnp.full(batch_size, -1))
 
 
 def by_bucket(groups: Int[Array, " batch"], bucket: Int[Array, " groups"], num: int) -> tuple[Array, Array]:
     """Sort a batch by its groups' buckets and count the groups in each; the batch's distribution stays the same."""
-    order = jnp.argsort(bucket[groups])
-    return groups[order], jnp.bincount(bucket[groups], length=num)
+    return groups[jnp.argsort(bucket[groups])], jnp.bincount(bucket[groups], length=num)
 
 
 def check_batch_size(batch_size: int | None, num_groups: int) -> int:

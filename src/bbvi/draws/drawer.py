@@ -26,6 +26,9 @@ from bbvi.model.latents import Latent
 from bbvi.numerics.address import Address, Key
 from bbvi.numerics.xla import is_mark, materialise
 
+#: of each argument its axis to map over, or None
+Axes = tuple[int | None, ...]
+
 
 class Staged:
     """Take `function(params, *draw)` of one factor and one draw apart into stages.
@@ -53,9 +56,7 @@ class Staged:
             return atom
 
         needed = [atom for atom in [*used, *jaxpr.outvars] if not isinstance(atom, Literal) and atom in made]
-        self._kept: list[Any] = [
-            v for v in dict.fromkeys(map(source, needed)) if jnp.issubdtype(v.aval.dtype, jnp.floating)
-        ]
+        self._kept = [v for v in dict.fromkeys(map(source, needed)) if jnp.issubdtype(v.aval.dtype, jnp.floating)]
         self._marks = [eqn for eqn in jaxpr.eqns if is_mark(eqn) and eqn.outvars[0] in entered]
         last = reached(jaxpr, jaxpr.invars[-1:])
         #: for each stage the axis of samples: none if the last argument, the number of the sample, does not enter it
@@ -67,9 +68,7 @@ class Staged:
         values = run(self._closed, [*jax.tree.leaves(params), *others], self._kept)
         return jnp.concatenate([jnp.ravel(v) for v in values]) if values else jnp.zeros(0)
 
-    def many(
-        self, on: Array, params: Any, before: Any, *draw: Any, samples: Sequence[Any], rows: Sequence[Any]
-    ) -> list:
+    def many(self, on: Array, params: Any, before: Any, *draw: Any, samples: Axes, rows: Axes) -> list[Any]:
         """Give the values of all stages for many factors and samples; `samples` and `rows` are the axes of `draw`."""
         ends = [(eqn.invars, jax.tree.structure(0)) for eqn in self._marks]
         ends.append((self._closed.jaxpr.outvars, self._tree))
@@ -99,9 +98,7 @@ class Staged:
         """The trace, in which functions with a custom derivative are not inlined."""
         return retrace(self._traced, {}, _with_own_derivative)
 
-    def _stage(
-        self, number: int, outputs: Sequence[Any], tree: Any, params: Any, before: Array, earlier: Any, *draw: Any
-    ) -> Any:
+    def _stage(self, number: int, outputs: Any, tree: Any, params: Any, before: Array, earlier: Any, *draw: Any) -> Any:
         """Compute these outputs from what is kept and the values of the earlier stages, whose number this is."""
         ends = itertools.accumulate(math.prod(variable.aval.shape) for variable in self._kept)
         pieces = zip(self._kept, jnp.split(before, list(ends)[:-1]), strict=False)

@@ -119,8 +119,7 @@ class Layout(NamedTuple):
         for name, x in u.items():
             drawer = self.tables[name].drawer
             values[name] = drawer.values(x) if on is None else materialise(on, drawer.values, x)
-            log = drawer.latent.family.chart.log_value(x)
-            if log is not None:
+            if (log := drawer.latent.family.chart.log_value(x)) is not None:
                 logs[name] = log
         return self.by_latent(values, problem), self.by_latent(logs, problem)
 

@@ -35,10 +35,8 @@ class QuasiMonteCarlo(AbstractDraws):
         check_numbers("QuasiMonteCarlo", n, chunk)
         n = int(n)
         if n & (n - 1):
-            nearest = min((1 << n.bit_length() - 1, 1 << n.bit_length()), key=lambda power: abs(power - n))
-            raise ValueError(
-                f"QuasiMonteCarlo: a net has a power of two of points, got n = {n}; the nearest is {nearest}"
-            )
+            near = min((1 << n.bit_length() - 1, 1 << n.bit_length()), key=lambda power: abs(power - n))
+            raise ValueError(f"QuasiMonteCarlo: a net has a power of two of points, got n = {n}; the nearest is {near}")
         self.num, self.chunk, self.nets = n, chunk, None
 
     def num_folds(self, wanted):
@@ -46,8 +44,7 @@ class QuasiMonteCarlo(AbstractDraws):
 
     def arranged(self, problem, blankets, folds):
         pilot = 0 if folds == 1 else max(1, self.num // (folds - 1))
-        nets = _Nets(dimensions(problem, blankets), self.num, pilot)
-        both = (self.num + pilot, nets)
+        both = (self.num + pilot, _Nets(dimensions(problem, blankets), self.num, pilot))
         return eqx.tree_at(lambda draws: (draws.num, draws.nets), self, both, is_leaf=lambda leaf: leaf is None)
 
     def sample(self, name, family, params, address):

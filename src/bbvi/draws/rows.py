@@ -21,6 +21,7 @@ from bbvi.model.latents import Latent
 from bbvi.numerics.loops import accumulate
 
 Arrays = dict[str, Array]
+Latents = Mapping[str, Latent]
 _FLOATS_PER_TILE = 1 << 14
 # places of a packed axis come in multiples of this, and so do those in a tile, up to it
 _PLACES = 64
@@ -128,12 +129,7 @@ class Table(NamedTuple):
 
 
 def line_up(
-    latents: Mapping[str, Latent],
-    columns: Columns,
-    params: Lambda,
-    keys: Array,
-    lengths: dict[str, int],
-    batch: Batch | None,
+    latents: Latents, columns: Columns, params: Lambda, keys: Array, lengths: dict[str, int], batch: Batch | None
 ) -> Rows:
     """Line up the factors of globals, or of locals in all groups of a batch; `keys` are those of each column in each."""
     packing, num_axes = columns.packing, columns.num_axes + (batch is not None)
@@ -159,8 +155,7 @@ def prepared(rows: Rows, drawer: Drawer, tile: int, inner: int | None) -> Rows:
     if inner is not None:
         return rows._replace(prepared=over_rows(lambda r: ((), drawer.prepare(r.prepared)), rows, _PLACES * inner)[1])
     num = len(rows.elements)
-    fill = -num % tile
-    if fill:
+    if fill := -num % tile:
         rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows)
         new = jnp.arange(num + fill) >= num
         rows = rows._replace(real=~new if rows.real is None else rows.real & ~new)

@@ -1,6 +1,5 @@
 """Eq. 4: one factor q(z_i | lambda_i) of the mean-field family, a law on a chart, written for one factor and one draw."""
 
-import types
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +37,7 @@ class AbstractFamily(AbstractLaw):
         return self.frozen({name: np.asarray(v, np.float64) for name, v in constrain(self, params).items()})
 
 
-def alike(
-    families: Mapping[str, AbstractFamily], kinds: Mapping[str, Hashable] = types.MappingProxyType({})
-) -> list[list[str]]:
+def alike(families: Mapping[str, AbstractFamily], kinds: Mapping[str, Hashable]) -> list[list[str]]:
     """Group latents that have equal families and are of one kind; a family that holds arrays is equal to itself alone."""
     found: dict[Hashable, list[str]] = {}
     for name, family in families.items():

@@ -138,9 +138,6 @@ class Dirichlet(AbstractShares):
         mean = Parameter(self.chart.shape, constraints.simplex)
         return {"concentration": positive_parameter(2.0 * self.chart.k), "mean": mean}
 
-    def _concentrations(self, params: Params) -> Array:
-        return jnp.exp(self._log_concentrations(params))
-
     def sample(self, params, address):
         return draw_shares(address, self._log_mean(params), params["concentration"])
 
@@ -168,7 +165,7 @@ class Dirichlet(AbstractShares):
         return {"concentration": jnp.full(value.shape[:-1], 2.0 * self.chart.k), "mean": value}
 
     def marginals(self, params):
-        a = np.asarray(self._concentrations(params), np.float64)
+        a = np.asarray(jnp.exp(self._log_concentrations(params)), np.float64)
         total = a.sum(-1, keepdims=True)
         std = np.sqrt(a * (total - a) / (total**2 * (total + 1)))
         return marginal(a / total, std, lambda p: scipy.stats.beta(a, total - a).ppf(p))

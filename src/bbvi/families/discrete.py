@@ -74,8 +74,7 @@ class Categorical(AbstractCategories):
         return (address.uniform() * cumulative[-1] >= cumulative[:-1]).sum().astype(int)
 
     def log_prob(self, params, coordinates):
-        picked = jnp.arange(self.chart.k) == coordinates
-        return jnp.where(picked, log_softmax(params["logits"]), 0).sum()
+        return jnp.where(jnp.arange(self.chart.k) == coordinates, log_softmax(params["logits"]), 0).sum()
 
     def centred(self, value):
         return {"logits": jnp.where(jnp.arange(self.chart.k) == value[..., None], 2.0, 0.0)}

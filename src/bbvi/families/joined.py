@@ -18,8 +18,7 @@ class _JoinedConstraint(constraints.Constraint):
         self.parts = parts
 
     def __call__(self, x):
-        inside = [part.support(own) for part, own in _cut(self.parts, x)]
-        return jnp.all(jnp.concatenate(inside, -1), -1)
+        return jnp.all(jnp.concatenate([part.support(own) for part, own in _cut(self.parts, x)], -1), -1)
 
     def __repr__(self):
         return f"Joined({', '.join(f'{part.shape[0]} of {part.support}' for part in self.parts)})"

@@ -149,7 +149,9 @@ def _inverse(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     while block < padded:
         number = padded // (2 * block)
         pairs = inverse.reshape(number, 2, block, block)
-        tiles = whole.reshape(number, 2 * block, number, 2 * block)[np.arange(number), block:, np.arange(number), :block]
+        tiles = whole.reshape(number, 2 * block, number, 2 * block)[
+            np.arange(number), block:, np.arange(number), :block
+        ]
         below = -pairs[:, 1] @ tiles @ pairs[:, 0]
         above = jnp.concatenate([pairs[:, 0], jnp.zeros_like(below)], -1)
         inverse = jnp.concatenate([above, jnp.concatenate([below, pairs[:, 1]], -1)], -2)

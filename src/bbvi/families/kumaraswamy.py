@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import Unit, marginal
-from bbvi.families.law import positive_parameter
+from bbvi.families.law import always, positive_parameter
 from bbvi.numerics.samplers import standard_exponential
 
 _SMALL, _LARGE = -8.0, 15.0
@@ -18,9 +18,7 @@ class Kumaraswamy(AbstractFamily):
     """P(Z < z) = 1 - (1 - z**a)**b, with a = `concentration1` and b = `concentration0`; draws are held as logits."""
 
     chart = Unit()
-
-    def parameters(self):
-        return {name: positive_parameter() for name in ("concentration0", "concentration1")}
+    parameters = always(concentration0=positive_parameter(), concentration1=positive_parameter())
 
     def sample(self, params, address):
         log_t = jnp.log(standard_exponential(address)) - params["concentration0"]  # z**a = 1 - exp(-t)

@@ -136,8 +136,7 @@ def _number(name: str, value: Any) -> int | float:
 
 
 def _generic(q: type[dist.Distribution], fixed: dict[str, Any]) -> NumpyroFamily:
-    unknown = set(fixed) - set(q.arg_constraints)
-    if unknown:
+    if unknown := set(fixed) - set(q.arg_constraints):
         raise TypeError(f"{q.__name__} has no argument {sorted(unknown)}; it has {sorted(q.arg_constraints)}")
     family, dependent = NumpyroFamily(q, tuple(sorted(fixed.items()))), type(constraints.dependent)
     for name, entry in family.parameters().items():

@@ -170,8 +170,7 @@ def shaped(vectors: Float[Array, "*rows columns"], like: Any) -> Any:
 
 def _flat(tree: Any, num_axes: int) -> Float[Array, "*rows columns"]:
     """Write all parameters into one vector, or into one for each row if there is an axis of rows."""
-    leaves = jax.tree.leaves(tree)
-    return jnp.concatenate([leaf.reshape(*leaf.shape[:num_axes], -1) for leaf in leaves], -1)
+    return jnp.concatenate([leaf.reshape(*leaf.shape[:num_axes], -1) for leaf in jax.tree.leaves(tree)], -1)
 
 
 def _start(params: Any, rows: tuple[int, ...]) -> Averages:

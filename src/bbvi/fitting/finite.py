@@ -38,13 +38,10 @@ def raise_if_not_finite(
         at = fold(key, group)
         z, _ = draw_values(problem, problem.locals, local, draws=draws, key=at, samples=samples, group=group, own=own)
         terms = at_samples(lambda b, z, row=row: problem.group_terms(b, z, row))(beta, z)
-        _check_finite(terms, blankets.of_group, (beta, z), row, group)
+        _check_finite(terms, blankets.of_group, (beta, z), row, f" in group {group}")
 
 
-def _check_finite(
-    terms: Terms, scope: Scope, latents: tuple[Values, ...], constants: Any, group: int | None = None
-) -> None:
-    where = "" if group is None else f" in group {group}"
+def _check_finite(terms: Terms, scope: Scope, latents: tuple[Values, ...], constants: Any, where: str = "") -> None:
     for name, term in terms.items():
         array = np.asarray(term)
         bad = ~np.isfinite(array)
@@ -54,15 +51,12 @@ def _check_finite(
         value, sample = array[tuple(index)], index[-1]
         element = [int(i) for i in index[:-1]] or ""
         drawn = tuple({latent: v[..., sample] for latent, v in part.items()} for part in latents)
-        values = scope.problem.members(
-            {latent: v for part in drawn for latent, v in part.items() if latent != CALL_SITE}
-        )
+        values = scope.problem.members({k: v for part in drawn for k, v in part.items() if k != CALL_SITE})
         at = ", ".join(f"{k} = {np.array2string(np.asarray(v), precision=4, threshold=6)}" for k, v in values.items())
         trace = scope.trace
         output = trace.inlined.jaxpr.outvars[trace.outputs.index(name)]
-        constant = blamed_constant(
-            trace.inlined, trace.inputs(drawn, constants), output, always=bool(bad[tuple(index[:-1])].all())
-        )
+        always = bool(bad[tuple(index[:-1])].all())
+        constant = blamed_constant(trace.inlined, trace.inputs(drawn, constants), output, always=always)
         if constant is not None:
             reason = f"{constant}: mask it, or pass the numbers as data, where bbvi.missing(...) masks them"
         elif value == -np.inf:

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Analysis, analyse
-from bbvi.blankets.check import check_blankets, check_padding
+from bbvi.blankets.check import check_blankets
 from bbvi.blankets.priors import without_prior
 from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws
@@ -34,7 +34,7 @@ from bbvi.gradients.auto import AbstractChoice
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.structure import choose_structure
-from bbvi.model.groups import Cohort, Stream
+from bbvi.model.groups import Stream
 from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel, Model, structured
 from bbvi.model.problem import Problem, bind
@@ -115,23 +115,10 @@ def fit(
     return posterior
 
 
-def iterate(
-    model: AnyModel,
-    data: Any = None,
-    *,
-    gradient: AbstractGradient | AbstractChoice | None = None,
-    draws: AbstractDraws | None = None,
-    optimizer: optax.GradientTransformation | None = None,
-    stop: AbstractStop | Sequence[AbstractStop] | None = None,
-    batch_size: int | None = None,
-    seed: int | Array = 0,
-    checkpoint: Any = None,
-    checkpoint_seconds: float = 30.0,
-    start: Posterior | None = None,
-    hold: Posterior | None = None,
-    fast_lgamma: bool = True,
-) -> Iterator[Posterior]:
+def iterate(model: AnyModel, data: Any = None, **options: Any) -> Iterator[Posterior]:
     """Run the loop of `fit` as a generator that yields the posterior so far, once for each compiled chunk of steps.
+
+    The options are those of `fit` but for `progress`.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -141,11 +128,7 @@ def iterate(
         >>> len(posterior.history)
         20
     """
-    settings = checked_settings(
-        gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
-        checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
-    )  # fmt: skip
-    return _iterate(model, data, settings)
+    return _iterate(model, data, checked_settings(**options))
 
 
 def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posterior]:
@@ -174,8 +157,6 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         for words in without_prior(analysis.blankets):
             warnings.warn(words, UserWarning, stacklevel=4)
     check_blankets(problem, analysis.blankets, flat, groups)
-    if isinstance(groups, Cohort):
-        check_padding(problem, analysis.blankets, groups)
     problem.raise_failure()
     if structure := _structure(analysis, settings):
         model = structured(model, structure)
@@ -201,9 +182,8 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
     method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings.stops))
-    loop = compiled(analysis, flat, method)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    run = Run(settings, loop, params, flat, groups, key, recheck, choosing)
+    run = Run(settings, compiled(analysis, flat, method), params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
 
 
@@ -233,13 +213,9 @@ def _checkpoint(run: Run) -> Checkpoint:
         "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
         "batch_size": run.loop.batch_size, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
     }  # fmt: skip
-    some = (
-        run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1])) if run.groups is not None else None
-    )
-    families = {name: latent.family for name, latent in problem.latents.items()}
-    shared = fingerprint(
-        chosen, data=(run.data, run.groups, some), start=run.params, optimizer=behaviour(run.loop.optimizer, families)
-    )
+    some = None if run.groups is None else run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1]))
+    steps = behaviour(run.loop.optimizer, {name: latent.family for name, latent in problem.latents.items()})
+    shared = fingerprint(chosen, data=(run.data, run.groups, some), start=run.params, optimizer=steps)
     shared["log joint"] = functions_known_by(run.loop.analysis, run.data, run.groups)
     return Checkpoint(settings.checkpoint, settings.checkpoint_seconds, problem.model, shared)
 

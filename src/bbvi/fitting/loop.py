@@ -101,10 +101,8 @@ class Loop:
         stops = tuple(stop.init(fitted) for stop in self.stops)
         none, zero = jnp.int32(-1), jnp.int32(0)
         previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batch_size)
-        state = State(
-            params, optimizer, stops, self.draws.init(), zero, none, none, zero, previous, jnp.ones(()), zero
-        )  # fmt: skip
-        return own_copy(state)
+        draws, share = self.draws.init(), jnp.ones(())
+        return own_copy(State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero))
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """Draw the groups of a step's batch."""
@@ -161,8 +159,7 @@ class Loop:
             return self.gradient.buffers(self.analysis, state.params["globals"], batch, draws)
 
         # memory for the draws of a step, handed on from step to step
-        shapes = jax.eval_shape(lambda: self.draws.buffers(buffers_of))
-        buffers = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        buffers = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: self.draws.buffers(buffers_of)))
 
         def go_on(carry):
             state, *_ = carry
@@ -191,9 +188,7 @@ class Loop:
         local, num = jax.tree.map(lambda leaf: leaf[groups], params["locals"]), self.analysis.problem.num_groups
         return Batch(groups, rows, lengths, local, counts, num_groups=num)
 
-    def _step(
-        self, state: State, kept: tuple[Key, Any, Any, Array], i: Array, buffers: Any
-    ) -> tuple[State, Record, Any]:
+    def _step(self, state: State, kept: tuple[Any, ...], i: Array, buffers: Any) -> tuple[State, Record, Any]:
         key, data, source, moving = kept
         batch = self.batch(state.params, key, state.step, source, i)
 
@@ -225,7 +220,7 @@ class Loop:
             fired = jnp.where(fires & (fired < 0), number, fired)
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
-            params["locals"] = _scatter(state.params["locals"], batch.groups, after["rows"])
+            params["locals"] = put_rows(state.params["locals"], batch.groups, after["rows"])
         change = jnp.where(takes, jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size)), 0)
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws, jnp.int32(~good))
         new = state._replace(
@@ -245,13 +240,12 @@ class Loop:
         before = {"globals": of_globals, "rows": {} if batch is None else batch.params}
         after, optimizer = dict(before), dict(state.optimizer)
         if of_globals:
-            after["globals"], optimizer["globals"] = ascend(
-                self.optimizer, estimate.globals, state.optimizer["globals"], of_globals, families
-            )
+            old = state.optimizer["globals"]
+            after["globals"], optimizer["globals"] = ascend(self.optimizer, estimate.globals, old, of_globals, families)
         if batch is not None and batch.params:
             rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
             after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
-            optimizer["locals"] = _scatter(state.optimizer["locals"], batch.groups, rows)
+            optimizer["locals"] = put_rows(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
 
     def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat: Array) -> Array:
@@ -285,5 +279,6 @@ def own_copy(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _scatter(rows: Any, groups: Array, new: Any) -> Any:
+def put_rows(rows: Any, groups: Array, new: Any) -> Any:
+    """Put new rows in the place of those of these groups."""
     return jax.tree.map(lambda leaf, value: leaf.at[groups].set(value), rows, new)

@@ -63,7 +63,7 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
 
     def update(updates, state, params=None, *, families, **extra_args):
         changes, squares, shortened = {}, {}, state.shortened
-        for names in alike({name: families[name] for name in updates}):
+        for names in alike({name: families[name] for name in updates}, {}):
             # all factors of one family make their steps together
             family, first = families[names[0]], min(params[names[0]])
             trees = [(params[name], updates[name], {first: state.squares[name]}) for name in names]

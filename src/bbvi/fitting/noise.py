@@ -23,8 +23,7 @@ def mean_and_spread(one: Callable[[Array], Any], repeats: int) -> tuple[Any, Any
         spread = jax.tree.map(lambda s, x, m, n: s + (x - m) * (x - n), spread, found, mean, new)
         return (new, spread), None
 
-    shapes = jax.eval_shape(one, jnp.int32(0))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(one, jnp.int32(0)))
     return jax.lax.scan(body, (zeros, zeros), jnp.arange(repeats))[0]
 
 

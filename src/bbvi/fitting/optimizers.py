@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bbvi.families import AbstractFamily
+from bbvi.families import AbstractFamily, Parameter
 from bbvi.families.abstract import Lambda
 from bbvi.numerics.xla import for_one_run
 
@@ -66,10 +66,8 @@ def ascend(
     optimizer: optax.GradientTransformation, gradient: Lambda, state: Any, params: Lambda, families: Families
 ) -> tuple[Lambda, Any]:
     """Make one step up the ELBO; optax descends, so the gradient is negated here and nowhere else."""
-    descent, own = (
-        jax.tree.map(jnp.negative, gradient),
-        {name: family for name, family in families.items() if name in params},
-    )
+    descent = jax.tree.map(jnp.negative, gradient)
+    own = {name: family for name, family in families.items() if name in params}
     updates, state = optax.with_extra_args_support(optimizer).update(descent, state, params, families=own)
     return optax.apply_updates(params, updates), state
 
@@ -129,13 +127,10 @@ def behaviour(optimizer: optax.GradientTransformation, families: Families) -> La
 
 
 def _random(families: Families, num_rows: int, generator: np.random.Generator) -> Any:
-    return {
-        name: {
-            p: generator.normal(size=(num_rows, *entry.raw_shape())).astype(jnp.result_type(float))
-            for p, entry in family.parameters().items()
-        }
-        for name, family in families.items()
-    }
+    def drawn(entry: Parameter) -> np.ndarray:
+        return generator.normal(size=(num_rows, *entry.raw_shape())).astype(jnp.result_type(float))
+
+    return {name: {p: drawn(x) for p, x in family.parameters().items()} for name, family in families.items()}
 
 
 def check_positive(where: str, name: str, value: float) -> None:

@@ -53,9 +53,7 @@ class Probe:
     def __init__(self, fit: Fit, state: State, origin: Params, *, left: int = 0):
         self.fit, self.origin, self.left = fit, origin, left
         self._still = fit.loop.init(state.params)._replace(optimizer=state.optimizer, draws=state.draws)
-        self._number, self.watch = next(
-            (i, rule) for i, rule in enumerate(fit.loop.stops) if isinstance(rule, Converged)
-        )
+        self._number, self.watch = next((i, x) for i, x in enumerate(fit.loop.stops) if isinstance(x, Converged))
         #: how many steps an estimate takes
         self.steps = max(_LEAST_STEPS, -(-_LEAST_DRAWS // fit.loop.draws.num))
 
@@ -99,10 +97,8 @@ class Probe:
         """Return the lambda at a vector."""
         leaves, structure = jax.tree.flatten({part: self.origin[part] for part in self._parts})
         parts = np.split(self.unit * at, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
-        new = [
-            jnp.asarray(np.reshape(_vector(leaf) + by, np.shape(leaf)), leaf.dtype)
-            for leaf, by in zip(leaves, parts, strict=True)
-        ]
+        pairs = zip(leaves, parts, strict=True)
+        new = [jnp.asarray(np.reshape(_vector(leaf) + by, np.shape(leaf)), leaf.dtype) for leaf, by in pairs]
         return self.origin | jax.tree.unflatten(structure, new)
 
     def names(self) -> np.ndarray:

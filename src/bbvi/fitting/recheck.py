@@ -51,8 +51,7 @@ class Recheck:
             own = _row(params["locals"], int(group[0]))
             z = jax.device_get(self._draw(own, fold(self._key, step, 2), True))
         for host in hosts:
-            found = host.recheck((beta[0], z[0]), (beta[1], z[1]), row, seed)
-            if found is not None:
+            if (found := host.recheck((beta[0], z[0]), (beta[1], z[1]), row, seed)) is not None:
                 raise OpaqueError(
                     f"{host.label}: after {step} steps {found}, which it was not found to read before the fit, so that the "
                     "gradient may have been biased. If it is random, declare stochastic=True; if it reads more at some "

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.loop import State, own_copy
+from bbvi.fitting.loop import State, own_copy, put_rows
 from bbvi.fitting.probe import Fit, Params
 from bbvi.model.problem import total
 from bbvi.model.start import starting_params
@@ -47,24 +47,19 @@ def set_back(fit: Fit, state: State) -> State:
         if in_a_row > _PATIENCE:
             params["globals"] = narrowed(params["globals"], 0.5)
     if before["rows"]:
-        params["locals"] = _put(params["locals"], groups, before["rows"])
+        params["locals"] = put_rows(params["locals"], groups, before["rows"])
         # which of the groups it was is not known; those that are as they should be soon are wider again
         concerned = fit.loop.groups(fit.key, state.step)
         rows = jax.tree.map(lambda leaf: leaf[concerned], params["locals"])
-        params["locals"] = _put(params["locals"], concerned, narrowed(rows, 0.5))
+        params["locals"] = put_rows(params["locals"], concerned, narrowed(rows, 0.5))
     # random numbers are a function of the step's number: the next one draws others
     return own_copy(state._replace(params=params, share=state.share / 2, step=state.step + 1, broken=jnp.int32(-1)))
 
 
 def narrowed(params: Lambda, factor: float) -> Lambda:
     """Make q narrower by a factor, as far as its parameters are known to say how wide it is."""
-    return {
-        name: {p: leaf + _WIDTH.get(p, 0.0) * np.log(factor) for p, leaf in own.items()} for name, own in params.items()
-    }
-
-
-def _put(rows: Any, groups: Any, new: Any) -> Any:
-    return jax.tree.map(lambda leaf, value: leaf.at[groups].set(value), rows, new)
+    by = {p: number * np.log(factor) for p, number in _WIDTH.items()}
+    return {name: {p: leaf + by.get(p, 0.0) for p, leaf in own.items()} for name, own in params.items()}
 
 
 def find_start(fit: Fit, state: State) -> State | None:
@@ -91,14 +86,11 @@ def find_start(fit: Fit, state: State) -> State | None:
 
 def _centres(fit: Fit, state: State) -> Iterator[Params]:
     """Yield lambdas to start from: the given one, one around the best of some draws, and other random ones."""
-    problem = fit.loop.analysis.problem
     yield state.params
-    if fit.groups is None:
-        best = _best_draw(fit, state)
-        if best is not None:
-            yield best
+    if fit.groups is None and (best := _best_draw(fit, state)) is not None:
+        yield best
     for number in range(_CENTRES):
-        yield starting_params(problem, fold(fit.key, "again", number))
+        yield starting_params(fit.loop.analysis.problem, fold(fit.key, "again", number))
 
 
 def _best_draw(fit: Fit, state: State) -> Params | None:

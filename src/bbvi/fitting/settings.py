@@ -1,6 +1,5 @@
 """The arguments of `fit` and `iterate`, checked once and handed on as one value."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import optax
@@ -35,27 +34,14 @@ class Settings(NamedTuple):
         return min((last for rule in self.stops if (last := rule.last_step()) is not None), default=None)
 
 
-def checked_settings(
-    *,
-    gradient: AbstractGradient | AbstractChoice | None = None,
-    draws: AbstractDraws | None = None,
-    stop: AbstractStop | Sequence[AbstractStop] | None = None,
-    **others: Any,
-) -> Settings:
+def checked_settings(*, gradient: Any = None, draws: Any = None, stop: Any = None, **others: Any) -> Settings:
     """Fill in the defaults of `fit` and refuse what cannot work, whatever the model."""
     gradient, draws = gradient or Auto(), draws or MonteCarlo(100)
     if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
         raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
     if not isinstance(draws, AbstractDraws):
         raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")
-    stops = _stops(stop)
-    gradient.check(draws)
-    return Settings(gradient, draws, stops, **others)
-
-
-def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[AbstractStop, ...]:
-    if stop is None:
-        return (Converged(), Budget(steps=50_000))
+    stop = (Converged(), Budget(steps=50_000)) if stop is None else stop
     stops = tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
     for rule in stops:
         if not isinstance(rule, AbstractStop):
@@ -64,4 +50,5 @@ def _stops(stop: AbstractStop | Sequence[AbstractStop] | None) -> tuple[Abstract
             )
     if not stops:
         raise ValueError("stop=[] would never stop; give at least one rule")
-    return stops
+    gradient.check(draws)
+    return Settings(gradient, draws, stops, **others)

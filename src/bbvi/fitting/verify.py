@@ -48,8 +48,7 @@ class Finding(NamedTuple):
 def candidate(fit: Fit, state: State, number: int) -> Params:
     """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
     loop, params = fit.loop, state.params
-    average = loop.stops[number].average(state.stops[number], params)
-    if average is None:
+    if (average := loop.stops[number].average(state.stops[number], params)) is None:
         return params
     if not loop.analysis.fit_globals:
         average["globals"] = params["globals"]
@@ -178,9 +177,7 @@ def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
     direction /= np.linalg.norm(direction)
     steps = max(3, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
     for more in range(_LOOKS):
-        found = [
-            _disagreement(probe, apart * direction, steps * 4**more, number, more) for apart in (_APART, _APART / 2)
-        ]
+        found = [_disagreement(probe, by * direction, steps * 4**more, number, more) for by in (_APART, _APART / 2)]
         if all(abs(one.mean) > max(_LEAST_BIAS, _ERRORS * one.error) for one in found):
             return abs(found[1].mean) > abs(found[0].mean) / 2
         if not any(abs(one.mean) > _ERRORS / 2 * one.error for one in found):

@@ -91,7 +91,7 @@ class AdaptiveDraws(AbstractDraws):
                 return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), new, one), new, own
 
             shapes = jax.eval_shape(lambda: by(draws, key, all_buffers[level])._replace(buffers=None))
-            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            zero = jax.tree.map(jnp.zeros_like, shapes)
             one, other, own = jax.lax.fori_loop(0, num_parts, part, (zero, zero, all_buffers[level]))
             return one, other, (*all_buffers[:level], own, *all_buffers[level + 1 :])
 
@@ -112,8 +112,7 @@ def next_level(state: Measured, nums: Int[Array, " levels"], signal: Array, nois
         return jnp.sum(nums[:-1] * signal < noise)
 
     wanted = jnp.clip(state.level, enough(noise), enough(_MARGIN * noise))
-    level = state.level + jnp.sign(wanted - state.level)
-    return Measured(level.astype(jnp.int32), signal, noise)
+    return Measured((state.level + jnp.sign(wanted - state.level)).astype(jnp.int32), signal, noise)
 
 
 def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
@@ -127,7 +126,5 @@ def measured(one: Estimate, other: Estimate, num: Array) -> tuple[Array, Array]:
 def _mean(one: Estimate, other: Estimate, are_two: Array) -> Estimate:
     """Average two estimates, or return the only one."""
     mean = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
-    error, floored = jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.floored + other.floored
-    return mean._replace(
-        elbo_error=jnp.where(are_two, error, one.elbo_error), floored=jnp.where(are_two, floored, one.floored)
-    )
+    error = jnp.where(are_two, jnp.hypot(one.elbo_error, other.elbo_error) / 2, one.elbo_error)
+    return mean._replace(elbo_error=error, floored=one.floored + jnp.where(are_two, other.floored, 0))

@@ -66,7 +66,17 @@ class NoControlVariate(AbstractControlVariate):
         return {name: total.sum(-1) / num for name, total in sums.items()}
 
 
-class PlugIn(AbstractControlVariate):
+class AbstractFitted(AbstractControlVariate):
+    """A control variate whose a is fitted to sums over samples of f, h and <f, h>, as Eq. 9's is."""
+
+    min_draws: ClassVar[int] = 2
+    shift_invariant: ClassVar[bool] = True
+
+    def summands(self, weight, score):
+        return {"f": times_score(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
+
+
+class PlugIn(AbstractFitted):
     """Eq. 9's a* from the same samples, as in the paper; its bias shrinks as 1/S.
 
     Examples:
@@ -74,12 +84,6 @@ class PlugIn(AbstractControlVariate):
         >>> bbvi.Score(control_variate=bbvi.PlugIn()).control_variate
         PlugIn()
     """
-
-    min_draws: ClassVar[int] = 2
-    shift_invariant: ClassVar[bool] = True
-
-    def summands(self, weight, score):
-        return _f_h_fh(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
         f, h, fh = _total(sums["f"]), _total(sums["h"]), sums["fh"].sum(-1)
@@ -90,7 +94,7 @@ class PlugIn(AbstractControlVariate):
         return {name: (f[name] - _expand(a, f[name]) * h[name]) / num for name in f}  # Eq. 10
 
 
-class CrossFit(AbstractControlVariate):
+class CrossFit(AbstractFitted):
     """Eq. 9's a* for each fold of samples from the other folds: unbiased, in one pass, whatever the number of draws.
 
     a_k = sum_{t not in k} <f_t, h_t> / sum_{t not in k} <h_t, h_t>, and 0 where the denominator is 0. With as many
@@ -103,8 +107,6 @@ class CrossFit(AbstractControlVariate):
     """
 
     folds: int = 5
-    min_draws: ClassVar[int] = 2
-    shift_invariant: ClassVar[bool] = True
 
     def __check_init__(self):
         if isinstance(self.folds, bool) or not isinstance(self.folds, (int, np.integer)) or self.folds < 2:
@@ -117,9 +119,6 @@ class CrossFit(AbstractControlVariate):
     def on_nets(self):
         return FromPilot()
 
-    def summands(self, weight, score):
-        return _f_h_fh(weight, score)
-
     def gradient(self, sums, squares, revisited, num):
         # (*factors, *parameter, folds) to (folds, *factors, *parameter)
         sums, squares = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), (sums, squares))
@@ -128,7 +127,7 @@ class CrossFit(AbstractControlVariate):
         return {name: (f[name] - _expand(a, f[name]) * h[name]).sum(0) / num for name in f}
 
 
-class FromPilot(AbstractControlVariate):
+class FromPilot(AbstractFitted):
     """Eq. 9's a* from the first fold, which is independent of the others and is left out of the average.
 
     For samples that are a net: cut into folds that are independent of each other, it would lose its evenness. a* need
@@ -136,11 +135,6 @@ class FromPilot(AbstractControlVariate):
     """
 
     num_folds: ClassVar[int] = 9
-    min_draws: ClassVar[int] = 2
-    shift_invariant: ClassVar[bool] = True
-
-    def summands(self, weight, score):
-        return _f_h_fh(weight, score)
 
     def gradient(self, sums, squares, revisited, num):
         fh = sums["fh"][..., 0]
@@ -172,13 +166,10 @@ class LeaveOneOut(AbstractControlVariate):
         return {"fh": fh, "hh": hh}
 
     def revisit(self, elsewhere, weight, score):
-        fh, hh = _inner_products(weight, score)
-        largest = jnp.arange(hh.shape[-1]) == jnp.argmax(hh, axis=-1, keepdims=True)
-        a = _ratio(
-            elsewhere["fh"][..., None] + _sum_of_others(fh, largest),
-            elsewhere["hh"][..., None] + _sum_of_others(hh, largest),
-        )
-        return _total(times_score(weight - a, score))
+        here = self.summands(weight, score)
+        largest = jnp.arange(here["hh"].shape[-1]) == jnp.argmax(here["hh"], axis=-1, keepdims=True)
+        others = {name: elsewhere[name][..., None] + _sum_of_others(x, largest) for name, x in here.items()}
+        return _total(times_score(weight - _ratio(others["fh"], others["hh"]), score))
 
     def gradient(self, sums, squares, revisited, num):
         return {name: total.sum(-1) / num for name, total in revisited.items()}
@@ -191,8 +182,7 @@ def times_score(weight: Weight, score: Scores) -> Scores:
 
 def _insert(weight: Array, like: Array) -> Array:
     """Give `weight` (factors, *folds, samples) the parameter axes of `like`."""
-    extra = (1,) * (like.ndim - weight.ndim)
-    return weight.reshape(weight.shape[:1] + extra + weight.shape[1:])
+    return weight.reshape(weight.shape[:1] + (1,) * (like.ndim - weight.ndim) + weight.shape[1:])
 
 
 def _expand(a: Array, like: Array) -> Array:
@@ -201,10 +191,6 @@ def _expand(a: Array, like: Array) -> Array:
 
 def _total(tree: Scores) -> Scores:
     return jax.tree.map(lambda leaf: leaf.sum(-1), tree)
-
-
-def _f_h_fh(weight: Weight, score: Scores) -> dict[str, Any]:
-    return {"f": times_score(weight, score), "h": score, "fh": _inner_products(weight, score)[0]}
 
 
 def _inner_products(weight: Weight, score: Scores) -> tuple[Array, Array]:
@@ -222,8 +208,7 @@ def _over_parameters(of_parameters: Scores, ndim: int) -> Array:
 
 def _others(folds: Array) -> Array:
     """Sum, for each fold on the first axis, the other folds, without subtracting."""
-    num = folds.shape[0]
-    return jnp.tensordot(1 - jnp.eye(num, dtype=folds.dtype), folds, axes=1, precision="highest")
+    return jnp.tensordot(1 - jnp.eye(len(folds), dtype=folds.dtype), folds, axes=1, precision="highest")
 
 
 def _sum_of_others(values: Array, largest: Array) -> Array:

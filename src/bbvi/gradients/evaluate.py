@@ -51,8 +51,7 @@ def evaluate(
             log_p[name] = jnp.broadcast_to(whole, (len(table.rows.elements), len(samples)))
 
     def weigh(log_p: Array, log_q_i: Array) -> Array:
-        weight = log_p - log_q_i if rao_blackwell else log_p
-        return only_counted(counts, weight)
+        return only_counted(counts, log_p - log_q_i if rao_blackwell else log_p)
 
     def tile(name: str, rows: Rows, u: Array, log_p: Array, state: Any) -> tuple[Array, Any]:
         log_q_i, score = layout.tables[name].drawer.density(layout.on, rows.prepared, u)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
@@ -164,9 +164,7 @@ class EveryValue:
 
         return Part(terms, log_p, scope.reading)
 
-    def _summed(
-        self, part: Part, plan: Plan, at: Point, u: Draws, tables: Totals
-    ) -> tuple[Float[Array, " samples"], Totals]:
+    def _summed(self, part: Part, plan: Plan, at: Point, u: Draws, tables: Totals) -> tuple[Array, Totals]:
         """Sum a part of log p over the values of its latents; of locals one by one, without the factor q_i(k)."""
         supports = {name: jnp.asarray(self.supports[name]) for name in plan.sizes}
         if not plan.joint:

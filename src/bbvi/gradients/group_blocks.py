@@ -34,11 +34,8 @@ class GroupBlocks:
 
     def join(self, arrays: Arrays) -> Arrays:
         """Put arrays of the locals, with groups first, side by side in those of tables."""
-        return {
-            name: table.columns.join(arrays, 1 + table.columns.num_axes)
-            for name, table in self.layout.locals.items()
-            if name in arrays
-        }
+        tables = {name: table.columns for name, table in self.layout.locals.items() if name in arrays}
+        return {name: columns.join(arrays, 1 + columns.num_axes) for name, columns in tables.items()}
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
         """Evaluate all groups: add up the sums, and put the arrays into `out`."""
@@ -123,10 +120,8 @@ def group_terms(
         of_globals = {name: scope.log_p_i(name, terms, sums) for name in problem.globals}
         return (of_globals, looked_up, sum_of_all(sums)), log_p
 
-    out = {
-        name: into[name] if name in into else jnp.zeros((len(group_blocks.batch.groups), table.columns.num, width))
-        for name, table in layout.locals.items()
-    }
+    sizes = {name: (len(group_blocks.batch.groups), table.columns.num, width) for name, table in layout.locals.items()}
+    out = {name: into[name] if name in into else jnp.zeros(shape) for name, shape in sizes.items()}
     (of_globals, looked_up, elbo), out = group_blocks.sweep(block, width, out)
     scope = group_blocks.analysis.blankets.of_group
     of_globals = {name: own + scope.spread(name, looked_up[name]) for name, own in of_globals.items()}

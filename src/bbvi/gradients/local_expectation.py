@@ -75,9 +75,8 @@ class _Table:
     """The probabilities of all values of the factors in one table, by rows, and their scores."""
 
     def __init__(self, family: AbstractFamily, rows: Rows):
-        values = jnp.asarray(family.chart.values())
         many = jax.vmap(jax.vmap(lambda p, value: score(family, p, value), in_axes=(None, 0)), in_axes=(0, None))
-        self.log_q, self._score = many(rows.prepared.params, values)
+        self.log_q, self._score = many(rows.prepared.params, jnp.asarray(family.chart.values()))
         self._q, self._real = jnp.exp(self.log_q), rows.real
 
     def minus_entropy(self) -> Float[Array, ""]:

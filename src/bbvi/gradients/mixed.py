@@ -46,11 +46,8 @@ class Mixed(AbstractGradient):
 
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
         parts = self._parts(analysis)
-        all_buffers = buffers or (None,) * len(parts)
-        found = [
-            gradient.estimate(part, params, data, batch, draws=draws, key=key, buffers=own)
-            for (gradient, part), own in zip(parts, all_buffers, strict=True)
-        ]
+        pairs = zip(parts, buffers or (None,) * len(parts), strict=True)
+        found = [g.estimate(part, params, data, batch, draws=draws, key=key, buffers=own) for (g, part), own in pairs]
         fisher = {where: _joined([one.fisher[where] for one in found]) for where in ("globals", "rows")}
         return Estimate(
             _joined([one.globals for one in found]), _joined([one.rows for one in found]), fisher,

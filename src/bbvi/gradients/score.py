@@ -53,10 +53,9 @@ class Score(AbstractGradient):
     control_variate: AbstractControlVariate | None = CrossFit()
 
     def __check_init__(self):
-        if not (self.control_variate is None or isinstance(self.control_variate, AbstractControlVariate)):
-            raise TypeError(
-                f"Score: control_variate takes, for example, bbvi.LeaveOneOut() or None, got {self.control_variate!r}"
-            )
+        given = self.control_variate
+        if not (given is None or isinstance(given, AbstractControlVariate)):
+            raise TypeError(f"Score: control_variate takes, for example, bbvi.LeaveOneOut() or None, got {given!r}")
 
     def check(self, draws):
         variate = self._variate(draws)

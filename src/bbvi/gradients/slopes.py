@@ -25,6 +25,8 @@ from bbvi.model.problem import Problem, total
 from bbvi.numerics.address import Address
 
 Draws = dict[str, Array]
+#: values as the model sees them, and the logarithms that are known
+Seen = tuple[Draws, Draws]
 
 _INSTEAD = "use gradient=bbvi.Score(), which needs values of log p alone"
 
@@ -55,8 +57,7 @@ class Slopes:
     def __init__(self, analysis: Analysis, data: Any, batch: Batch | None, moved: Collection[str]):
         problem = analysis.problem
         for name in moved:
-            reason = _no_path(problem.latents[name])
-            if reason:
+            if reason := _no_path(problem.latents[name]):
                 raise ValueError(f"Pathwise: the latent {name!r} {reason}; {_INSTEAD}")
         if problem.opaque:
             raise ValueError(f"Pathwise: {next(iter(problem.opaque))} is opaque, so it has no derivative; {_INSTEAD}")
@@ -65,8 +66,7 @@ class Slopes:
         self._prior = Smooth(analysis.blankets.prior)
         self._groups: dict[Problem, Smooth] = {scope.problem: Smooth(scope) for scope in scopes[1:]}
         for smooth in (self._prior, *self._groups.values()):
-            jump = smooth.jump(frozenset(moved))
-            if jump is not None:
+            if (jump := smooth.jump(frozenset(moved))) is not None:
                 latents = ", ".join(map(repr, jump.inputs))
                 raise ValueError(
                     f"Pathwise: the log joint is not shown to be continuous in {latents}, which it reads by {jump.operation}"
@@ -82,9 +82,7 @@ class Slopes:
         moving, still = _parted(layout, layout.global_draws(u))
         (beta, logs), to_draws = jax.vjp(layout.model_values, moving)
         held = layout.model_values(still)
-        prior, back = jax.vjp(
-            lambda beta, logs: self._prior(beta | held[0], logs | held[1], self._data, num), beta, logs
-        )
+        prior, back = jax.vjp(lambda z, logs: self._prior(z | held[0], logs | held[1], self._data, num), beta, logs)
         slopes, groups = back(jnp.ones(num)), jnp.zeros(num)
         found: Draws = {}
         if layout.batch is not None:
@@ -96,28 +94,19 @@ class Slopes:
         found |= {name: leaf[None] for name, leaf in to_draws(slopes)[0].items()}
         return prior, groups, {name: layout.tables[name].as_rows(leaf) for name, leaf in found.items()}
 
-    def _block(
-        self,
-        layout: Layout,
-        num: int,
-        globals_: tuple[Draws, Draws],
-        held: tuple[Draws, Draws],
-        scope: Scope,
-        taken: Any,
-    ) -> tuple[Any, Draws]:
+    def _block(self, layout: Layout, num: int, seen: Seen, held: Seen, scope: Scope, taken: Any) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
         _, rows, _, u = taken
-        smooth = self._groups[scope.problem]
         moving, still = _parted(layout, u)
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
             def one(row: Any, u: Draws) -> Array:
                 z, own_logs = layout.model_values(u, scope.problem)
-                return smooth(beta | held[0] | z, logs | held[1] | own_logs, row, num)
+                return self._groups[scope.problem](beta | held[0] | z, logs | held[1] | own_logs, row, num)
 
             return jax.vmap(one)(rows, moving | still).sum(0)
 
-        value, back = jax.vjp(total, *globals_, moving)
+        value, back = jax.vjp(total, *seen, moving)
         *of_globals, of_locals = back(jnp.ones(num))
         return (value, tuple(of_globals)), of_locals
 

@@ -5,7 +5,8 @@ steps do not creep along ridges. Latents of a few numbers that most numbers of l
 and the scale of random effects, come first in it, and set the scales of the others.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import scipy.sparse as sparse
@@ -54,9 +55,9 @@ def _read_with_locals(analysis: Analysis) -> list[str]:
     return [name for name in problem.globals if terms.intersection(group.reading([name]))]
 
 
-def _by_latent(reads: sparse.csr_array, sizes: Sequence[int]) -> list[sparse.csr_array]:
+def _by_latent(reads: sparse.csr_array, sizes: Iterable[int]) -> list[sparse.csr_array]:
     ends = np.cumsum([0, *sizes])
-    return [sparse.csr_array(reads[:, begin:end].astype(int)) for begin, end in zip(ends, ends[1:], strict=False)]
+    return [sparse.csr_array(reads[:, begin:end].astype(int)) for begin, end in itertools.pairwise(ends)]
 
 
 def _num_parents(names: list[str], sizes: dict[str, int], reads: dict[str, sparse.csr_array]) -> int:

@@ -138,8 +138,7 @@ def jointly(
         moved = {}
         for name, values in supports.items():
             chosen = values[jnp.minimum(which[name], len(values) - 1)][..., None]
-            shape = (*log_q[name].shape[:-1], *values.shape[1:], num)
-            moved[name] = jnp.broadcast_to(chosen, shape)
+            moved[name] = jnp.broadcast_to(chosen, (*log_q[name].shape[:-1], *values.shape[1:], num))
         return part.terms(moved, names)
 
     def numbers(at: Array) -> dict[str, Array]:

@@ -21,10 +21,9 @@ def find_buckets(own: Mapping[str, np.ndarray]) -> tuple[tuple[dict[str, int], .
     total = lengths.sum(0)
     cuts = np.unique(np.quantile(total, np.linspace(0, 1, _MOST_CUTS), method="inverted_cdf"))
     of_cut = np.searchsorted(cuts, total)
-    counts = np.bincount(of_cut, minlength=len(cuts))
     longest = np.zeros((len(axes), len(cuts)), int)
     np.maximum.at(longest.T, of_cut, lengths.T)
-    ends = _cut(counts, longest)
+    ends = _cut(np.bincount(of_cut, minlength=len(cuts)), longest)
     bucket = np.searchsorted(ends, of_cut)
     padded = [np.maximum(lengths[:, bucket == b].max(1), 1) for b in range(len(ends))]
     # the last is the longest of every axis: all groups fit into it

@@ -81,10 +81,9 @@ class Cohort(AbstractGroups):
         return {axis: own[indices] for axis, own in self.own.items()}
 
     def take(self, indices):
-        rows = jax.tree.map(lambda leaf: leaf[indices], self.fields)
         own = self.lengths(indices)
         mask = {axis: jnp.arange(longest) < own[axis][..., None] for axis, longest in self.padded().items()}
-        return {**rows, "mask": mask, "length": own}
+        return {**jax.tree.map(lambda leaf: leaf[indices], self.fields), "mask": mask, "length": own}
 
 
 class Stream(AbstractGroups):
@@ -132,9 +131,8 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
     _check_number_of_groups([*((f"{axis}.{name}", (len(lists),)) for axis, name, lists in listed), *leaves])
     buckets, bucket = find_buckets(own)
     fields |= {name: _pad(lists, buckets[-1][axis], axis, name) for axis, name, lists in listed}
-    of_axis = {name: axis for axis, name, _ in listed}
     arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
-    return Cohort(arrays, lengths, of_bucket, buckets, of_axis)
+    return Cohort(arrays, lengths, of_bucket, buckets, {name: axis for axis, name, _ in listed})
 
 
 def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:
@@ -230,8 +228,7 @@ def _pad(given: Sequence[Any], longest: int, axis: str, name: str) -> np.ndarray
         raise ValueError(
             f"bbvi.ragged: {axis}.{name}: groups disagree on the shape after the first axis: {sorted(rests)}"
         )
-    rest = next(iter(rests), ())
-    out = np.zeros((len(arrays), longest, *rest), np.result_type(*arrays))
+    out = np.zeros((len(arrays), longest, *next(iter(rests), ())), np.result_type(*arrays))
     for row, array in zip(out, arrays, strict=True):
         if len(array):
             row[: len(array)] = array

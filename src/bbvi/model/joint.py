@@ -12,7 +12,8 @@ from bbvi.families import FullRank, Joined, JointNormal
 from bbvi.families.charts import vectors
 from bbvi.model.latents import Latent
 
-Blocks = dict[str, dict[str, Latent]]
+Latents = dict[str, Latent]
+Blocks = dict[str, Latents]
 
 
 class Block(NamedTuple):
@@ -44,8 +45,7 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
     for names in joint:
-        within = [scope for scope in scopes if set(names) <= set(scope)]
-        if not within:
+        if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
         for name, latent in members.items():

@@ -91,18 +91,13 @@ class Latent:
         """Draw `num` arbitrary values on the support, `(num, *factors, *event)`."""
         return self.family.chart.some_values((num, *self.padded(lengths)), generator)
 
-    def random_start(self, name: str, lengths: dict[str, int], key: Key) -> Params:
-        """Draw unconstrained parameters (Algorithm 1)."""
-        return random_starts({name: self}, lengths, key)[name]
-
     def given_start(self, name: str, lengths: dict[str, int]) -> dict[str, Array]:
         """Return the unconstrained parameters that the user's `init=` fixes."""
         if self.init is None:
             return {}
         by_name = isinstance(self.init, dict)
-        given = self.init if by_name else self._centred(name)
         raw = {}
-        for p, value in given.items():
+        for p, value in (self.init if by_name else self._centred(name)).items():
             entry = self.family.parameters()[p]
             target = self.padded(lengths) + entry.shape
             try:

@@ -66,9 +66,9 @@ class Problem:
 
     def raise_failure(self) -> None:
         """Raise what went wrong in an opaque function, if anything did."""
-        failures = [failure for host in self.opaque.values() if (failure := host.take_failure()) is not None]
-        if failures:
-            raise failures[0]
+        for failure in [host.take_failure() for host in self.opaque.values()]:
+            if failure is not None:
+                raise failure
 
     def prior_terms(self, beta: Values, data: Any) -> Terms:
         """Terms that no group owns: the whole log joint of a flat model, log p(beta) of a hierarchical one."""

@@ -23,8 +23,7 @@ def accumulate(fn: Callable[..., tuple[Any, Any]], num: int | Array, carry: Any 
         return fn(0, carry)
     traced = jax.jit(fn)
     first = 0 if isinstance(num, int) else jnp.zeros_like(num)  # of the type that the loop counts in
-    shapes, _ = jax.eval_shape(traced, first, carry)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(traced, first, carry)[0])
 
     def body(i: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
         terms, carry = traced(i, state[1])

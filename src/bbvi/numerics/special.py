@@ -17,10 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 # the coefficients that `tools/fit_special.py` found, by name
-_FITTED = {
-    name: tuple(map(float, coefficients))
-    for name, *coefficients in csv.reader((files("bbvi.numerics") / "special.csv").read_text().splitlines())
-}
+_ROWS = csv.reader((files("bbvi.numerics") / "special.csv").read_text().splitlines())
+_FITTED = {name: tuple(map(float, coefficients)) for name, *coefficients in _ROWS}
 _EDGE = 2.5
 _ALL_INTEGERS = 2.0**23  # single precision has no fractions from here on
 _HALF_LOG_2PI, _LOG_PI = 0.9189385332046727, 1.1447298858494002

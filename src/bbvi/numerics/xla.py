@@ -91,8 +91,7 @@ def materialise(on: Array, stage: Callable[..., Any], *arguments: Any) -> Any:
     more to compile and more to compute. The condition `on` of `run_time_true` stops it.
     """
     stage = jax.jit(stage)  # traced once
-    shapes = jax.eval_shape(stage, *arguments)
-    zeros = lambda *_: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
+    zeros = lambda *_: jax.tree.map(jnp.zeros_like, jax.eval_shape(stage, *arguments))  # noqa: E731
     return jax.lax.cond(on, stage, zeros, *arguments)
 
 

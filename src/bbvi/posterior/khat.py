@@ -19,9 +19,7 @@ _SMALL_ERROR = 0.05
 _MANY_FLOATS = 1 << 25
 
 
-def khat_of(
-    posterior: Any, ratios: Ratios, n: int | None, seed: int | Array = 0, groups: np.ndarray | None = None
-) -> Khat:
+def khat_of(posterior: Any, ratios: Ratios, n: int | None, seed: int | Array, groups: np.ndarray | None = None) -> Khat:
     """Compute k-hat of the globals, each group integrated out by inner draws, and of each group at central globals.
 
     Of a flat model it is that of all latents. `groups` chooses some, and `n=None` as many draws as it takes to know k-hat.
@@ -86,7 +84,6 @@ def _settled(draw: Callable[[int, int], np.ndarray], n: int | None, cost: int) -
     khats = [pareto_khat(row) for row in log_ratios]
     most = min(_MOST, _MANY_FLOATS // max(1, cost) // _FEWEST * _FEWEST) if n is None else 0
     while (num := log_ratios.shape[-1]) < most and not all(k.standard_error < _SMALL_ERROR for k in khats):
-        more = min(num, most - num)
-        log_ratios = np.concatenate([log_ratios, draw(num, more)], axis=-1)
+        log_ratios = np.concatenate([log_ratios, draw(num, min(num, most - num))], axis=-1)
         khats = [pareto_khat(row) for row in log_ratios]
     return khats

@@ -162,16 +162,13 @@ class Posterior:
 
     def probs(self, *, groups: Any = None) -> Table:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
-        found = {
-            name: probabilities(latent, self._rows(name, groups)) for name, latent in self._problem.latents.items()
-        }
+        found = {name: probabilities(x, self._rows(name, groups)) for name, x in self._problem.latents.items()}
         why = "{name!r} is {support}: it has no finite list of values; use mean() or quantile()"
         return self._table({name: value for name, value in found.items() if value is not None}, why, groups)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
-        missing = [name for name in (*self.model.globals, *self.model.locals) if name not in z]
-        if missing:
+        if missing := [name for name in (*self.model.globals, *self.model.locals) if name not in z]:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
         z = self._problem.joined(z)
         value, padded = jnp.zeros(()), tuple(self._problem.lengths.items())
@@ -312,10 +309,8 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
         problem, flat, groups = _bind_again(path, problem, data)
     params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
     for part, rows in (("globals", ()), ("locals", (problem.num_groups,))):
-        shapes = {
-            name: {p: (*rows, *problem.shape(name), *entry.raw_shape()) for p, entry in x.family.parameters().items()}
-            for name, x in model.factors[part].items()
-        }
+        entries = {name: x.family.parameters().items() for name, x in model.factors[part].items()}
+        shapes = {n: {p: (*rows, *problem.shape(n), *x.raw_shape()) for p, x in own} for n, own in entries.items()}
         if jax.tree.map(jnp.shape, params[part]) != shapes:
             raise ValueError(f"{path} holds parameters of other names or shapes than those of this model")
     return Posterior(

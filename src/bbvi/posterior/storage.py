@@ -114,15 +114,11 @@ def unflatten(flat: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def describe(model: Any) -> dict[str, Any]:
     """Describe a model by what must agree with a file for the file's parameters to be the model's."""
-    return {
-        "model": type(model).__name__,
-        **{part: {name: x.describe() for name, x in latents.items()} for part, latents in model.factors.items()},
-    }
+    latents = {part: {name: x.describe() for name, x in own.items()} for part, own in model.factors.items()}
+    return {"model": type(model).__name__, **latents}
 
 
-def check_same_model(
-    path: Any, saved: dict[str, Any], model: Any, parts: Sequence[str] = ("globals", "locals")
-) -> None:
+def check_same_model(path: Any, saved: Any, model: Any, parts: Sequence[str] = ("globals", "locals")) -> None:
     """Raise, naming the first difference, if a file belongs to another model."""
     here = describe(model)
     if saved["model"] != here["model"]:

@@ -88,9 +88,8 @@ def log_q_of_latent(
 
     def one(p: Any, z_one: Array, lengths: dict[str, Array]) -> Array:
         u = over_factors(latent, latent.family.chart.coordinates, -1, 0)(z_one[..., None])
-        log_density = log_q(latent, p, u)[..., 0]
         keep = latent.mask(dict(padded), lengths) if lengths else True
-        return jnp.where(keep, log_density, 0).sum()
+        return jnp.where(keep, log_q(latent, p, u)[..., 0], 0).sum()
 
     return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
 

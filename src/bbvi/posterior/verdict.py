@@ -34,9 +34,8 @@ def words(khat: Khat) -> str:
     if not math.isnan(khat):
         found.append(f"k-hat {khat!r}{'' if khat.locals is None else ' of the globals'}")
     if khat.locals is not None:
-        found.append(
-            f"{'' if found else 'k-hat '}above {_FAIR} in {(khat.locals > _FAIR).sum()} of {len(khat.locals)} groups"
-        )
+        groups = f"{(khat.locals > _FAIR).sum()} of {len(khat.locals)} groups"
+        found.append(f"{'' if found else 'k-hat '}above {_FAIR} in {groups}")
     meaning = "do not trust the intervals"
     if worst_one < _FAIR:
         meaning = "q is near the posterior" if worst_one < _GOOD else "means are fine, tails less so"
@@ -51,13 +50,13 @@ def worst(khat: Khat) -> float:
 def _khat(posterior: Any) -> Khat | None:
     """Return the k-hat that was computed before, or compute it now if that takes no calls of a simulator and no long time."""
     problem, groups = posterior._problem, posterior._groups
-    if posterior._khat is None and not (
-        posterior.outcome is Outcome.RUNNING or posterior._without_data or problem.opaque or isinstance(groups, Stream)
-    ):
+    running = posterior.outcome is Outcome.RUNNING
+    dear = running or posterior._without_data or problem.opaque or isinstance(groups, Stream)
+    if posterior._khat is None and not dear:
         ratios = posterior._ratios(None)
         if is_cheap(ratios):
             some = None if groups is None else np.unique(np.linspace(0, len(groups) - 1, _NUM_GROUPS).astype(int))
-            posterior._khat = khat_of(posterior, ratios, None, groups=some)
+            posterior._khat = khat_of(posterior, ratios, None, 0, some)
     return posterior._khat
 
 

@@ -50,9 +50,10 @@ class Options(NamedTuple):
 class Span(NamedTuple):
     """Which sweeps a compiled chunk makes: `num_draws` draws, each after `thin` sweeps, from the sweep `first` on.
 
-    `held` are the numbers of the globals to hold, one for each draw that a chunk has room for.
+    Random numbers come from `key`. `held` are the numbers of the globals to hold, one for each draw that a chunk has room for.
     """
 
+    key: Key
     held: Int[Array, " capacity"]
     num_draws: Int[Array, ""]
     first: Int[Array, ""]
@@ -92,11 +93,8 @@ class Chains:
             raise ValueError(f"no draws yet: {self.num_sweeps} sweeps were made, and burn-in is not over")
         whole: Record = jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *self._records)
         problem, lanes = self._run.problem, self._run.lanes
-        values: dict[str, Any] = {
-            name: whole.values[0][name][..., 0] for name in self._run.keep if name in problem.globals
-        }
-        of_groups = [name for name in self._run.keep if name in problem.locals]
-        values |= {name: _in_place(problem, name, whole.values, lanes) for name in of_groups}
+        values: dict[str, Any] = {n: whole.values[0][n][..., 0] for n in self._run.keep if n in problem.globals}
+        values |= {n: _in_place(problem, n, whole.values, lanes) for n in self._run.keep if n in problem.locals}
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
         return inference_data({"posterior": values, "sample_stats": stats}, dims_of(problem.model))
 
@@ -134,12 +132,12 @@ def drain(run: Run) -> Iterator[Chains]:
     began, options = time.monotonic(), run.options
     size = sum(leaf.size for part in run.state.u for name, leaf in part.items() if name in run.keep)
     capacity = int(max(1, min(_MOST_IN_CHUNK, _FLOATS_PER_CHUNK // max(1, size))))
-    over_chains = (0, 0, 0, None if run.held is None else 0, None, None, None)
+    over_chains = (0, 0, 0, None if run.held is None else 0, None, None)
     compiled = program(jax.vmap(functools.partial(_chunk, run), over_chains), **for_many_runs())
     numbers = jnp.arange(options.num_chains, dtype=jnp.uint32)
     records: list[Record] = []
     shapes = jax.eval_shape(jax.vmap(lambda u: evaluate(run.scene, points(run.scene, u), run.lanes)), run.state.u)
-    terms = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    terms = jax.tree.map(jnp.zeros_like, shapes)
     state, done, length = run.state, 0, 1
     while done < options.num_burn_in + options.num_draws:
         burning = done < options.num_burn_in
@@ -147,8 +145,8 @@ def drain(run: Run) -> Iterator[Chains]:
         count, before = min(length, left, capacity), time.monotonic()
         thin, held = 1 if burning else options.thin, np.zeros(capacity, np.int32)
         held[:count] = [held_draw(options, done + i) for i in range(count)]
-        span = Span(jnp.asarray(held), *map(jnp.int32, (count, options.sweeps(done), thin)))
-        state, terms, record = compiled(state, terms, numbers, run.held, run.lanes, run.key, span)
+        span = Span(run.key, jnp.asarray(held), *map(jnp.int32, (count, options.sweeps(done), thin)))
+        state, terms, record = compiled(state, terms, numbers, run.held, run.lanes, span)
         record = jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:, :count], record)
         if not burning:
             records = [*records, record]
@@ -160,14 +158,7 @@ def drain(run: Run) -> Iterator[Chains]:
 
 
 def _chunk(
-    run: Run,
-    state: ChainState,
-    terms: list[Terms],
-    chain: Array,
-    held: Arrays | None,
-    lanes: list[Lanes],
-    key: Key,
-    span: Span,
+    run: Run, state: ChainState, terms: list[Terms], chain: Array, held: Arrays | None, lanes: list[Lanes], span: Span
 ) -> tuple[ChainState, list[Terms], Record]:
     """Make one chain's chunk of sweeps; terms are carried from chunk to chunk, whose lengths must not show in their rounding."""
     scene, owners = run.scene, run.scene.owners(run.scene.moving)
@@ -183,7 +174,7 @@ def _chunk(
     def one_sweep(number: Array, carry: Any) -> Any:
         state, terms, so_far = carry
         gain = jnp.where(number < run.options.num_burn_in, (number + 1.0) ** _GAIN_POWER, 0.0)
-        at = fold(key, "sweep", number)
+        at = fold(span.key, "sweep", number)
         state, decided = sweep(scene, lanes, state, terms, key=at, chain=chain, gain=gain)
         rates = {name: so_far[name] + rate(name, decided.accepted) / span.thin for name in owners}
         return state, decided.terms, rates

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Analysis, analyse
-from bbvi.blankets.check import check_blankets, check_padding
+from bbvi.blankets.check import check_blankets
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
 from bbvi.blankets.scope import Arrays, Lanes
 from bbvi.draws.draws import draw_values, over_factors
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.terminal import progress_bar
-from bbvi.model.groups import AbstractGroups, ArrayGroups, Cohort, Stream
+from bbvi.model.groups import AbstractGroups, ArrayGroups, Stream
 from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import Problem, bind
@@ -129,15 +129,12 @@ def _prepare(model: AnyModel, data: Any, kernel: AbstractKernel, options: Option
     if isinstance(groups, Stream):
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     keep, hold, key = options.keep, options.hold, seed_key(options.seed)
-    unknown = [name for name in keep or () if name not in problem.latents]
-    if unknown:
+    if unknown := [name for name in keep or () if name not in problem.latents]:
         raise ValueError(f"keep= names {unknown}; the latents are {list(problem.latents)}")
     analysis = analyse(problem, flat, groups)
     if analysis.floats_per_draw * problem.num_groups < _WORTH_BUCKETS:
         analysis = analysis._replace(buckets=())
     check_blankets(problem, analysis.blankets, flat, groups)
-    if isinstance(groups, Cohort):
-        check_padding(problem, analysis.blankets, groups)
     lanes = all_lanes(analysis, flat, groups)
     scene = _scene(kernel, analysis, groups, hold is None)
     held = None if hold is None else _held(problem, scene, hold, options.num_chains, options.num_draws)
@@ -156,8 +153,7 @@ def _scene(kernel: AbstractKernel, analysis: Analysis, groups: AbstractGroups | 
         rows = None
         if groups is not None and analysis.blankets.of_group.look_ups:
             rows = groups.take(np.arange(len(groups)))
-        reads = global_reads(problem, analysis.blankets, rows)
-        colours = [by_latent(problem, problem.globals, colour(reads))]
+        colours = [by_latent(problem, problem.globals, colour(global_reads(problem, analysis.blankets, rows)))]
     if problem.num_groups:
         longest = by_latent(problem, problem.locals, colour(local_reads(analysis.blankets.of_group)))
         colours += [cut(longest, scope) if longest else {} for scope in analysis.scopes[1:]]
@@ -178,10 +174,8 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
         values = {name: value[..., None] for name, value in beta.items()}
         if problem.locals:
             values |= jax.vmap(of_group, out_axes=-1)(jnp.arange(problem.num_groups), params["locals"])
-        return {
-            name: _coordinates(scene.proposals[name], latent, jnp.moveaxis(values[name], -2, 0))
-            for name, latent in problem.latents.items()
-        }
+        first = {name: jnp.moveaxis(value, -2, 0) for name, value in values.items()}
+        return {name: _coordinates(scene.proposals[name], x, first[name]) for name, x in problem.latents.items()}
 
     made = jax.jit(coordinates, **for_one_run())(params)
     u, log_step = [], []
@@ -225,8 +219,7 @@ def _check_start(scene: Scene, state: ChainState, lanes: list[Lanes]) -> None:
     """Raise unless the log joint is finite where the chains start."""
     terms_at = jax.vmap(lambda u, lanes: evaluate(scene, points(scene, u), lanes), in_axes=(0, None))
     terms = program(terms_at, **for_one_run())(state.u, lanes)
-    broken = [name for part in terms for name, term in part.items() if not np.isfinite(term).all()]
-    if broken:
+    if broken := [name for part in terms for name, term in part.items() if not np.isfinite(term).all()]:
         raise ValueError(
             f"{broken[0]} is not finite where the chains start; give init= with a value inside the posterior's support, "
             "and check the function for values that overflow"

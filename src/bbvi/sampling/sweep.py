@@ -127,9 +127,7 @@ class AllAtOnce(AbstractKernel):
                 log_ratio = log_ratio + jnp.where(lanes[n].real[name], correction, 0).sum()
         uniform = Address(fold(key, "all at once"), jnp.uint32(0), jnp.uint32(0), chain).uniform()
         yes = jnp.log(uniform) < log_ratio
-        accepted = [
-            {name: yes & (n in scene.moving) & real for name, real in part.real.items()} for n, part in enumerate(lanes)
-        ]
+        accepted = [{k: yes & (n in scene.moving) & real for k, real in x.real.items()} for n, x in enumerate(lanes)]
         chances = jax.tree.map(lambda x: jnp.broadcast_to(_probability(log_ratio), x.shape), offer.correction)
         return Decided(accepted, chances, jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, terms))
 
@@ -141,11 +139,9 @@ def sweep(
     on = run_time_true(key)
     offer = materialise(on, lambda state, lanes, key: offered(scene, lanes, state, key, chain), state, lanes, key)
     decided = scene.kernel.decide(scene, lanes, offer, terms, key, chain)
-    u: list[Arrays] = []
-    log_step: list[Arrays] = []
+    u = [_mixed(scope, decided.accepted[n], offer.u[n], state.u[n]) for n, scope in enumerate(scene.scopes)]
+    log_step: list[Arrays] = [{} for _ in scene.scopes]
     for n, scope in enumerate(scene.scopes):
-        u.append(_mixed(scope, decided.accepted[n], offer.u[n], state.u[n]))
-        log_step.append({})
         for name, at in state.log_step[n].items():
             proposal, goal = scene.proposals[name], scene.kernel.target_acceptance(scope.latents[name])
             moved = at + (gain if proposal.is_tuned else 0) * (decided.chances[n][name] - goal)
@@ -215,11 +211,9 @@ def total(terms: list[Terms]) -> Scalar:
     return sum((term.sum() for part in terms for term in part.values()), jnp.zeros(()))
 
 
-def _move(
-    scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move, decided: Decided, on: Array
-) -> Decided:
+def _move(scene: Scene, lanes: list[Lanes], offer: Offer, number: int, move: Move, now: Decided, on: Array) -> Decided:
     """Decide on the colours of a move, one after the other."""
-    accepted, chances, terms = ([*part] for part in decided)
+    accepted, chances, terms = ([*part] for part in now)
     names, scopes = move.names, scene.scopes
     near = range(len(scopes)) if number == 0 else [number]
     touched = {n: reading for n in near if (reading := scopes[n].reading(names))}
@@ -264,12 +258,9 @@ def _between(scope: Scope, offer: Offer, number: int, accepted: Arrays) -> Point
 
 def _mixed(scope: Scope, accepted: Arrays, new: Arrays, old: Arrays) -> Arrays:
     """Take the new array where a proposal is accepted, the old one elsewhere."""
-    mixed = {}
-    for name in new:
-        first, num = len(scope.latents[name].shape), len(scope.latents[name].event)
-        yes = jnp.expand_dims(accepted[name], tuple(range(first, first + num)))
-        mixed[name] = jnp.where(yes, new[name], old[name])
-    return mixed
+    events = {name: tuple(range(len(x.shape), len(x.shape + x.event))) for name, x in scope.latents.items()}
+    yes = {name: jnp.expand_dims(accepted[name], events[name]) for name in new}
+    return {name: jnp.where(yes[name], new[name], old[name]) for name in new}
 
 
 def _probability(log_ratio: Array) -> Array:

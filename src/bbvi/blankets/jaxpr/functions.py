@@ -1,12 +1,11 @@
 """Tell which functions of numbers are continuous, at what ranges of their arguments, and what they make of infinities."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
+from scipy.special import erf, expit
 
 from bbvi.blankets.jaxpr.continuity import (
     ALL,
@@ -22,11 +21,10 @@ from bbvi.blankets.jaxpr.continuity import (
     rule,
 )
 from bbvi.blankets.jaxpr.intervals import REALS, UNIT, Interval
+from bbvi.blankets.jaxpr.primitives import words
 
 #: functions that are continuous as functions of real numbers
-_REAL = frozenset(
-    "pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign".split()
-)
+_REAL = words("pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign")
 
 
 def found_of(eqn: Any, cells: list[Cell]) -> list[Found]:
@@ -92,10 +90,8 @@ def _increasing(
     """
 
     def of_increasing(eqn: Any, cell: Cell) -> Found:
-        name = eqn.primitive.name
-        kinds = cell.infinite
-        if low > -math.inf:
-            kinds = frozenset("nan" if kind == "-" else kind for kind in kinds)
+        name, beyond = eqn.primitive.name, "-" if low == -math.inf else "nan"
+        kinds = frozenset(kind.replace("-", beyond) for kind in cell.infinite)
         if cell.range.may_be_below(low):
             return Found(infinite=kinds | ({"-", "nan"} if pole else {"nan"}))
         if pole and cell.range.may_be_below(low, True):
@@ -106,9 +102,7 @@ def _increasing(
 
 
 _increasing({"exp": np.exp, "exp2": np.exp2, "expm1": np.expm1}, absorbed="-")
-_increasing(
-    {"tanh": np.tanh, "logistic": scipy.special.expit, "erf": scipy.special.erf, "atan": np.arctan}, absorbed="+-"
-)
+_increasing({"tanh": np.tanh, "logistic": expit, "erf": erf, "atan": np.arctan}, absorbed="+-")
 _increasing({"asinh": np.arcsinh, "sinh": np.sinh, "cbrt": np.cbrt})
 _increasing({"log": np.log}, low=0.0, pole=True)
 _increasing({"log1p": np.log1p}, low=-1.0, pole=True)
@@ -172,31 +166,19 @@ _RANGES = {
 }  # fmt: skip
 
 
-@rule(" ".join(_RANGES), ALL)
-def _continuous(eqn: Any, cell: Cell) -> Found:
-    return Found(_RANGES[eqn.primitive.name] if is_real(eqn.invars[0]) else REALS)
+rule(" ".join(_RANGES), ALL)(lambda eqn, cell: Found(_RANGES[eqn.primitive.name] if is_real(eqn.invars[0]) else REALS))
 
 
 @rule("abs")
 def _abs(eqn: Any, cell: Cell) -> Found:
-    kinds = frozenset("+" if kind == "-" else kind for kind in cell.infinite)
+    kinds = frozenset(kind.replace("-", "+") for kind in cell.infinite)
     return Found(cell.range.magnitude() if is_real(eqn.invars[0]) else Interval(0.0), kinds)
 
 
-@rule("max cummax reduce_max reduce_window_max", "-")
-def _max(eqn: Any, *cells: Cell) -> Found:
-    return Found(functools.reduce(Interval.larger_of, (cell.range for cell in cells)))
-
-
-@rule("min cummin reduce_min reduce_window_min", "+")
-def _min(eqn: Any, *cells: Cell) -> Found:
-    return Found(-functools.reduce(Interval.larger_of, (-cell.range for cell in cells)))
-
-
-@rule("clamp", ALL)
-def _clamp(eqn: Any, low: Cell, cell: Cell, high: Cell) -> Found:
-    return Found(-((-cell.range.larger_of(low.range)).larger_of(-high.range)))
-
-
+rule("max", "-")(lambda eqn, one, other: Found(one.range.larger_of(other.range)))
+rule("min", "+")(lambda eqn, one, other: Found(one.range.smaller_of(other.range)))
+rule("clamp", ALL)(lambda eqn, low, cell, high: Found(cell.range.larger_of(low.range).smaller_of(high.range)))
+rule("cummax reduce_max reduce_window_max", "-")(lambda eqn, cell: Found(cell.range))
+rule("cummin reduce_min reduce_window_min", "+")(lambda eqn, cell: Found(cell.range))
 rule("cumlogsumexp", "-")(lambda eqn, cell: Found())
 rule("scatter-max")(lambda eqn, *cells: absorbs(eqn))

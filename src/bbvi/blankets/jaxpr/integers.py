@@ -1,8 +1,7 @@
 """Ranges of integers: where a sum of them neither wraps around nor holds a number that floating point would round."""
 
 import functools
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,15 +10,16 @@ import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
 from bbvi.blankets.jaxpr.intervals import UNIT, Interval, range_of
-from bbvi.blankets.jaxpr.primitives import COPIES, JOINS, MOVES
+from bbvi.blankets.jaxpr.primitives import COPIES, JOINS, MOVES, num_summed
 
-_SAME = MOVES | JOINS | COPIES | {"convert_element_type"}
+#: those of integers, as far as they are known
+Ranges = Mapping[Any, Interval]
 
 
 class Integers:
     """The ranges of the integers of a trace, from `known` ranges of its inputs; where arithmetic may wrap, all of its type."""
 
-    def __init__(self, jaxpr: Jaxpr, known: Mapping[Any, Interval]):
+    def __init__(self, jaxpr: Jaxpr, known: Ranges):
         self._ranges = dict(known)
         for eqn in jaxpr.eqns:
             avals: list[Any] = [atom.aval for atom in (*eqn.outvars[:1], *eqn.invars)]
@@ -40,30 +40,8 @@ class Integers:
 
     def _found(self, eqn: Any) -> Interval | None:
         """The range of an equation's results as if nothing wrapped around; None if there is no rule for it."""
-        name, ins = eqn.primitive.name, [self._of(atom) for atom in eqn.invars]
-        match name:
-            case "add" | "add_any":
-                return ins[0] + ins[1]
-            case "sub":
-                return ins[0] + -ins[1]
-            case "neg":
-                return -ins[0]
-            case "mul":
-                return ins[0] * ins[1]
-            case "reduce_sum":
-                return _times(ins[0], eqn.invars[0].aval.size / max(1, eqn.outvars[0].aval.size))
-            case "dot_general":
-                (contract, _), _ = eqn.params["dimension_numbers"]
-                return _times(ins[0] * ins[1], math.prod(eqn.invars[0].aval.shape[axis] for axis in contract))
-            case "select_n":
-                return functools.reduce(Interval.union, ins[1:])
-            case "max":
-                return ins[0].larger_of(ins[1])
-            case "min":
-                return -(-ins[0]).larger_of(-ins[1])
-            case "clamp":
-                return -(-ins[0].larger_of(ins[1])).larger_of(-ins[2])
-        return functools.reduce(Interval.union, ins) if name in _SAME else None
+        rule = _RULES.get(eqn.primitive.name)
+        return None if rule is None else rule(eqn, *map(self._of, eqn.invars))
 
 
 def is_whole(aval: Any) -> bool:
@@ -87,3 +65,21 @@ def _inside(one: Interval, other: Interval) -> bool:
 
 def _times(range_: Interval, number: float) -> Interval:
     return Interval(number, number) * range_
+
+
+#: the range of a result, as if nothing wrapped around, from an equation and the ranges of its arguments
+_RULES: dict[str, Callable[..., Interval]] = {
+    **dict.fromkeys(
+        MOVES | JOINS | COPIES | {"convert_element_type"}, lambda eqn, *ins: functools.reduce(Interval.union, ins)
+    ),
+    **dict.fromkeys(["add", "add_any"], lambda eqn, one, other: one + other),
+    "sub": lambda eqn, one, other: one + -other,
+    "neg": lambda eqn, one: -one,
+    "mul": lambda eqn, one, other: one * other,
+    "reduce_sum": lambda eqn, one: _times(one, eqn.invars[0].aval.size / max(1, eqn.outvars[0].aval.size)),
+    "dot_general": lambda eqn, one, other: _times(one * other, num_summed(eqn)),
+    "select_n": lambda eqn, which, *cases: functools.reduce(Interval.union, cases),
+    "max": lambda eqn, one, other: one.larger_of(other),
+    "min": lambda eqn, one, other: one.smaller_of(other),
+    "clamp": lambda eqn, low, one, high: one.larger_of(low).smaller_of(high),
+}

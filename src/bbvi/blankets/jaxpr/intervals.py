@@ -36,10 +36,8 @@ class Interval(NamedTuple):
         return Interval(-self.high, -self.low, self.high_open, self.low_open)
 
     def __add__(self, other: "Interval") -> "Interval":  # type: ignore[override]
-        return Interval(
-            _sum(self.low, other.low, -_INF), _sum(self.high, other.high, _INF),
-            self.low_open or other.low_open, self.high_open or other.high_open,
-        )  # fmt: skip
+        low, high = _sum(self.low, other.low, -_INF), _sum(self.high, other.high, _INF)
+        return Interval(low, high, self.low_open or other.low_open, self.high_open or other.high_open)
 
     def __mul__(self, other: "Interval") -> "Interval":  # type: ignore[override]
         if self.low >= 0 and other.low >= 0:
@@ -81,6 +79,10 @@ class Interval(NamedTuple):
         low, high = max(self.low, other.low), max(self.high, other.high)
         low_open = any(one.low == low and one.low_open for one in (self, other))
         return Interval(low, high, low_open, all(one.high_open or one.high < high for one in (self, other)))
+
+    def smaller_of(self, other: "Interval") -> "Interval":
+        """Return the range of min(x, y)."""
+        return -(-self).larger_of(-other)
 
     def under(self, function: Callable[[float], float]) -> "Interval":
         """Return the range of a function that does not decrease, which knows its limits at infinite ends."""

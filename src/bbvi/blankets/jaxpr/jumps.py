@@ -24,18 +24,18 @@ from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
 from bbvi.blankets.jaxpr.lines import JAX, NUMPYRO, frames_of, line_of
-from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts
+from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts, words
 from bbvi.blankets.jaxpr.propagate import propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
 
 #: functions of JAX that are continuous and have the right derivative, though they use such operations
-_TRUSTED = frozenset(
+_TRUSTED = words(
     "logsumexp softmax log_softmax logmeanexp standardize elu selu celu leaky_relu hard_tanh sparse_plus ndtr ndtri log_ndtr "
-    "entr rel_entr kl_div betaln xlogy xlog1py sinc i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm hypot interp odeint".split()
+    "entr rel_entr kl_div betaln xlogy xlog1py sinc i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm hypot interp odeint"
 )
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
-_CASES = frozenset("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2".split())
+_CASES = words("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2")
 
 
 #: where an operation was written and the compiled function around it; then the same for the calls around that, innermost first

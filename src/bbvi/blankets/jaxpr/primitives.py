@@ -1,6 +1,7 @@
 """Tables of JAX primitives by what they do, and their parameters as each supported version of JAX spells them."""
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,15 +11,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jax.extend.core import primitives as extended
 
 
-def _names(words: str) -> frozenset[str]:
-    return frozenset(words.split())
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 # functions that are called with their own arguments; a `reduce` or a loop also carries a trace, to be used otherwise
-CUSTOM = _names("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr")
-CALLS = _names("jit pjit closed_call core_call eval_jaxpr remat remat2 checkpoint") | CUSTOM
-CALLBACKS = _names("pure_callback io_callback debug_callback")
-ELEMENTWISE = _names(
+CUSTOM = words("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr")
+CALLS = words("jit pjit closed_call core_call eval_jaxpr remat remat2 checkpoint") | CUSTOM
+CALLBACKS = words("pure_callback io_callback debug_callback")
+ELEMENTWISE = words(
     "abs add add_any and acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj "
     "convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
     "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul nan_to_num ne neg "
@@ -26,17 +27,17 @@ ELEMENTWISE = _names(
     "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan "
     "tanh xor zeta"
 )
-REDUCTIONS = _names("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin")
-CUMULATIVE = _names("cumsum cumprod cummax cummin cumlogsumexp")
-SCATTERS = _names("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
-COPIES = _names("copy copy_p")
+REDUCTIONS = words("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin")
+CUMULATIVE = words("cumsum cumprod cummax cummin cumlogsumexp")
+SCATTERS = words("scatter scatter-add scatter-sub scatter-mul scatter-min scatter-max")
+COPIES = words("copy copy_p")
 #: the sum over all elements does not change under these, if the type is wide enough
-REARRANGED = _names("reshape squeeze expand_dims transpose rev convert_element_type") | COPIES
+REARRANGED = words("reshape squeeze expand_dims transpose rev convert_element_type") | COPIES
 #: each element of the result is an element of the one array that goes in
-MOVES = _names("broadcast_in_dim reshape transpose squeeze expand_dims tile rev slice")
+MOVES = words("broadcast_in_dim reshape transpose squeeze expand_dims tile rev slice")
 #: the same for several arrays, or for one that falls apart
-JOINS = _names("concatenate pad split stack unstack")
-ADDITIONS = _names("neg add add_any sub")
+JOINS = words("concatenate pad split stack unstack")
+ADDITIONS = words("neg add add_any sub")
 
 
 def named(names: Iterable[str]) -> list[Primitive]:
@@ -88,11 +89,14 @@ def scan_parts(eqn: Any, items: Sequence[Any]) -> tuple[list[Any], list[Any], li
     return list(items[:num_consts]), list(items[num_consts:first_x]), list(items[first_x:])
 
 
+def num_summed(eqn: Any) -> int:
+    """Count the products that each element of a `dot_general` is the sum of."""
+    (contract, _), _ = eqn.params["dimension_numbers"]
+    return math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
+
+
 def dot_axes(eqn: Any) -> list[tuple[list[int], list[int], list[int]]]:
     """List for each side of a `dot_general` its axes: those both sides run along, its own, and those summed over."""
     contract, batch = eqn.params["dimension_numbers"]
-    found = []
-    for atom, b, c in zip(eqn.invars, batch, contract, strict=True):
-        own = [axis for axis in range(len(atom.aval.shape)) if axis not in b and axis not in c]
-        found.append((list(b), own, list(c)))
-    return found
+    sides = zip(eqn.invars, batch, contract, strict=True)
+    return [(list(b), [k for k in range(atom.aval.ndim) if k not in (*b, *c)], list(c)) for atom, b, c in sides]

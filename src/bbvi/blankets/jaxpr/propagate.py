@@ -19,10 +19,7 @@ Cell = TypeVar("Cell")
 
 
 def propagate(
-    jaxpr: Jaxpr,
-    cells: dict[Any, Cell],
-    of_literal: Callable[[Any], Cell],
-    rule: Callable[[Any, list[Cell]], list[Cell]],
+    jaxpr: Jaxpr, cells: dict[Any, Cell], of_literal: Callable[[Any], Cell], rule: Callable[..., list[Cell]]
 ) -> list[Cell]:
     """Find the cells of a trace's outputs; `cells` has those of its inputs and constants, and gets those of all variables."""
 

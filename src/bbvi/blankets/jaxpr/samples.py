@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
-from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, MOVES, REDUCTIONS, dot_axes, scan_parts
+from bbvi.blankets.jaxpr.primitives import CUMULATIVE, CUSTOM, ELEMENTWISE, MOVES, REDUCTIONS, num_summed, scan_parts
 from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import bind, bind_whole, called, run, scan_like
@@ -124,10 +123,8 @@ class _Rules:
         _, carried, _ = scan_parts(eqn, reached_through_carry(eqn, [isinstance(value, Last) for value in values]))
 
         def carry_of(parts: list[Any]) -> list[Any]:
-            return [
-                Last(_spread(part, v.aval.shape, self.num)) if yes else jnp.asarray(part, v.aval.dtype)
-                for part, v, yes in zip(parts, eqn.outvars[: len(carry)], carried, strict=True)
-            ]
+            given = zip(parts, (v.aval for v in eqn.outvars), carried, strict=False)
+            return [Last(_spread(x, v.shape, self.num)) if yes else jnp.asarray(x, v.dtype) for x, v, yes in given]
 
         def without_logs(parts: list[Any]) -> list[Any]:
             return [Last(part.array) if isinstance(part, Last) else jnp.asarray(part) for part in parts]
@@ -186,14 +183,11 @@ def _log_of(name: str, eqn: Any, values: list[Any], num: int) -> Log:
 
 def _dot(eqn: Any, values: list[Any], num: int) -> Last | None:
     """Multiply arrays: short sums are written out, so that they join what follows; long ones are reduced."""
-    out, (_, _, summed) = eqn.outvars[0].aval, dot_axes(eqn)[0]
-    size = int(np.prod([eqn.invars[0].aval.shape[axis] for axis in summed]))
+    out, size = eqn.outvars[0].aval, num_summed(eqn)
     if size > _MOST_UNROLLED and not all(isinstance(value, Last) for value in values):
         return None
     sides = [value.array if isinstance(value, Last) else jnp.asarray(value)[..., None] for value in values]
-    left, right = (
-        side.reshape(*side.shape[: out.ndim], size, side.shape[-1]) for side in along_common_axes(eqn, sides)
-    )
+    left, right = (x.reshape(*x.shape[: out.ndim], size, x.shape[-1]) for x in along_common_axes(eqn, sides))
     if size <= _MOST_UNROLLED:
         products = [left[..., k, :] * right[..., k, :] for k in range(size)]
         total = sum(products[1:], products[0]) if products else jnp.zeros((*out.shape, num))

@@ -65,8 +65,7 @@ def meet(comparison: Formula, cases: list[Formula]) -> bool:
         random = {v: _random(v, size, rng) for v in variables}
         for one, other in ((left, right), (right, left)):
             for unknown in one.variables:
-                roots = _solve(one, unknown, np.asarray(other.at(dict(random))), random)
-                if roots is None:
+                if (roots := _solve(one, unknown, np.asarray(other.at(dict(random))), random)) is None:
                     return False
                 for root in roots:
                     point = {**random, unknown: np.asarray(root, unknown.aval.dtype)}

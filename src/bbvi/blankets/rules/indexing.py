@@ -51,8 +51,7 @@ class LookUp(NamedTuple):
     def ids(self, indices: list[Any]) -> Any:
         """Which element of the operand each element of the result is; -1 if none."""
         shape = self.eqn.invars[0].aval.shape
-        numbers = jnp.arange(int(np.prod(shape)), dtype=jnp.int32).reshape(shape)
-        return _run(self.eqn, numbers, indices)
+        return _run(self.eqn, jnp.arange(int(np.prod(shape)), dtype=jnp.int32).reshape(shape), indices)
 
 
 class LookUps:
@@ -103,12 +102,11 @@ def _gather(interpreter: Any, eqn: Any, ins: list[Reads]) -> list[Reads]:
     axes = [axis for axis, lost in zip(eqn.params["dimension_numbers"].start_index_map, unknown, strict=True) if lost]
     if axes and operand is not None:
         _say(interpreter, eqn, latent=ins[1] is not None)
-    looked_up = _look_up(eqn, operand, axes, [np.where(unknown, 0, values)])
     offsets = eqn.params["dimension_numbers"].offset_dims
     out = eqn.outvars[0].aval.shape
     inner = [1 if axis in offsets else size for axis, size in enumerate(out)]
     index = moved(reduce(ins[1], (len(shape) - 1,)), lambda ids: np.broadcast_to(ids.reshape(inner), out))
-    return [union([looked_up, index])]
+    return [union([_look_up(eqn, operand, axes, [np.where(unknown, 0, values)]), index])]
 
 
 @rule(jax.lax.dynamic_slice_p)

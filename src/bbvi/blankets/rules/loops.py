@@ -103,10 +103,8 @@ def _over_time(body: ClosedJaxpr, num_consts: int, length: int) -> ClosedJaxpr:
     """The body for all steps at once."""
     variables = body.jaxpr.invars
     axes = [None] * num_consts + [0] * (len(variables) - num_consts)
-    inputs = [
-        jax.ShapeDtypeStruct(v.aval.shape if axis is None else (length, *v.aval.shape), v.aval.dtype)
-        for v, axis in zip(variables, axes, strict=True)
-    ]
+    over_time = zip(variables, [()] * num_consts + [(length,)] * (len(variables) - num_consts), strict=True)
+    inputs = [jax.ShapeDtypeStruct((*time, *v.aval.shape), v.aval.dtype) for v, time in over_time]
     # the number of the step is there for loops that carry nothing and go over nothing
     at_step = jax.vmap(lambda number, *given: jaxpr_as_fun(body)(*given), in_axes=(0, *axes))
     return jax.make_jaxpr(lambda *given: at_step(np.arange(length), *given))(*inputs)
@@ -123,12 +121,10 @@ def _values(interpreter: Any, eqn: Any) -> list[Any]:
 
     def step(carry: dict[int, Any], x: dict[int, Any]) -> tuple[Any, Any]:
         """Run the part of the loop that reads no latent; the carry is that before each step."""
-        now = consts | carry | x
-        made = run(body, [now.get(i) for i in range(len(values))], outputs)
+        made = run(body, [(consts | carry | x).get(i) for i in range(len(values))], outputs)
         return dict(zip(carry, made, strict=True)), carry
 
-    stacked = scan_like(eqn, step, carry, xs)[1] if carry else {}
-    over_time = stacked | xs
+    over_time = (scan_like(eqn, step, carry, xs)[1] if carry else {}) | xs
     if eqn.params["reverse"]:
         over_time = {i: value[::-1] for i, value in over_time.items()}
     return [(consts | over_time).get(i) for i in range(len(values))]

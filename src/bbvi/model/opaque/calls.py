@@ -53,10 +53,12 @@ class Failure(NamedTuple):
     trace: str
 
 
+Function = Callable[..., Any]
 Results = list[np.ndarray] | Failure
+Caller = Callable[[Sequence[Segment], Form], Results]
 
 
-def call(function: Callable[..., Any], constant: tuple[Any, ...], segment: Segment, i: int, *, vectorized: bool) -> Any:
+def call(function: Function, constant: tuple[Any, ...], segment: Segment, i: int, *, vectorized: bool) -> Any:
     """Call the function with all calls of a segment at once if it is vectorized, else with call `i` alone."""
 
     def own(leaf: np.ndarray) -> Any:
@@ -69,7 +71,7 @@ def call(function: Callable[..., Any], constant: tuple[Any, ...], segment: Segme
     return function(*latents, *segment.row, *constant, seed=seeds.astype(np.int64) if vectorized else int(seeds))
 
 
-def run(function: Callable[..., Any], constant: tuple[Any, ...], segments: Sequence[Segment], form: Form) -> Results:
+def run(function: Function, constant: tuple[Any, ...], segments: Sequence[Segment], form: Form) -> Results:
     """Make all calls; return for each term the results of all of them, or the first failure."""
     results = []
     for segment in segments:
@@ -95,9 +97,7 @@ def _leaves(result: Any, form: Form, num: int) -> list[np.ndarray]:
     return [leaf.reshape(num, *shape).astype(form.dtype) for leaf, shape in zip(leaves, form.shapes, strict=True)]
 
 
-def in_executor(
-    executor: Executor, function: Callable[..., Any], constant: tuple[Any, ...], name: str
-) -> Callable[[Sequence[Segment], Form], Results]:
+def in_executor(executor: Executor, function: Function, constant: tuple[Any, ...], name: str) -> Caller:
     """Return what does as `run` in the workers of an executor; what is the same in all calls travels once to each worker."""
     payload = None if isinstance(executor, ThreadPoolExecutor) else _pickled(function, constant, name)
     token = hashlib.sha256(payload or b"").hexdigest()
@@ -126,7 +126,7 @@ def in_executor(
 
 
 # What a worker has been sent, by checksum. It is the worker's alone and saves sending the data with every chunk.
-_received: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+_received: dict[str, tuple[Function, tuple[Any, ...]]] = {}
 
 
 def run_shipped(token: str, payload: bytes | None, segments: list[Segment], form: Form) -> Results | None:
@@ -140,7 +140,7 @@ def run_shipped(token: str, payload: bytes | None, segments: list[Segment], form
     return run(*_received[token], segments, form)
 
 
-def _pickled(function: Callable[..., Any], constant: tuple[Any, ...], name: str) -> bytes:
+def _pickled(function: Function, constant: tuple[Any, ...], name: str) -> bytes:
     for what, value in (("the function", function), ("its data", constant)):
         try:
             pickle.dumps(value)

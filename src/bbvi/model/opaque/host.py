@@ -8,7 +8,7 @@ import math
 import operator
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.model.latents import Latent
-from bbvi.model.opaque.calls import Failure, Form, OpaqueError, Results, Segment, in_executor, run
+from bbvi.model.opaque.calls import Caller, Failure, Form, OpaqueError, Segment, in_executor, run
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
@@ -27,6 +27,9 @@ from bbvi.model.opaque.moving import Probe, arguments, breach, check_declared, f
 CALL_SITE = "/call site"
 #: its words: a random one for the seed, the sample's number, the group's number
 CALL_SITE_WORDS = 3
+
+#: values of the latents, by the arguments of a function
+Parts = Sequence[dict[str, Any]]
 
 _RECHECKED = 2
 _MOST_PAIRS = 500_000_000
@@ -62,12 +65,11 @@ class Host:
         self._form = Form(shapes, np.dtype(jnp.result_type(float)), opaque.vectorized)
         if opaque.vectorized:
             check_vectorized(opaque.function, first, constant, self.label, form=self._form)
-        self._caller: Callable[[Sequence[Segment], Form], Results] = functools.partial(run, opaque.function, constant)
+        self._caller: Caller = functools.partial(run, opaque.function, constant)
         if opaque.executor is not None:
             self._caller = in_executor(opaque.executor, opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop
-            outcome = self._caller([first.cut(0, 1)], self._form)
-            if isinstance(outcome, Failure):
+            if isinstance(outcome := self._caller([first.cut(0, 1)], self._form), Failure):
                 raise self._error(outcome)
         seed = None if self._seeds is None else self._seeds[:1]
         self._probe = Probe(latents, slots, terms, rows, same_lengths, self._one_by_one, seed)
@@ -128,18 +130,14 @@ class Host:
         whole = sparse.csr_array(sparse.hstack([before, *map(sparse.csr_array, of_slots), after]))
         return [sparse.csr_array(whole[term.at]) for term in self._probe.terms]
 
-    def recheck(
-        self, base: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], row: Any, seed: int
-    ) -> str | None:
+    def recheck(self, base: Parts, other: Parts, row: Any, seed: int) -> str | None:
         """Move one or two factors between these values; describe a change of a term that does not read them, if any."""
-        generator = np.random.default_rng(seed)
-        moves = single_moves(self._probe, self.known, generator, _RECHECKED)
+        moves = single_moves(self._probe, self.known, np.random.default_rng(seed), _RECHECKED)
         if not len(moves):
             return None
         rows = () if self._constant or len(self._probe.latents) == 1 else (row,)
         one, two = (self._in_slots(functools.reduce(operator.or_, parts)) for parts in (base, other))
-        values = observe(self._probe, rows, one, two, moves)
-        return breach(self._probe, self.known, values, moves)
+        return breach(self._probe, self.known, observe(self._probe, rows, one, two, moves), moves)
 
     def _in_slots(self, values: Mapping[str, Any]) -> list[Any]:
         return [values[slot.name] for slot in self._probe.slots]

@@ -1,17 +1,16 @@
 """The first calls of an opaque function: which terms it returns, and whether it does what was declared of it."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from bbvi.model.opaque.calls import Failure, Form, Segment, call, run
+from bbvi.model.opaque.calls import Failure, Form, Function, Segment, call, run
 from bbvi.model.opaque.moving import Term, one_after_another
 
 
-def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, vectorized: bool):
+def learn(function: Function, segment: Segment, constant: tuple[Any, ...], label: str, *, vectorized: bool):
     """Call twice with the same arguments; return the terms with their shapes, and the structure of the result."""
     try:
         first, again = (call(function, constant, segment.cut(0, 1), 0, vectorized=vectorized) for _ in range(2))
@@ -39,13 +38,12 @@ def learn(function: Callable[..., Any], segment: Segment, constant: tuple[Any, .
 
 
 def check_vectorized(
-    function: Callable[..., Any], segment: Segment, constant: tuple[Any, ...], label: str, *, form: Form
+    function: Function, segment: Segment, constant: tuple[Any, ...], label: str, *, form: Form
 ) -> None:
     """Refuse a function for which two samples at once do not give what each of them gives alone."""
     results = []
     for batch in ([segment], [segment.cut(i, i + 1) for i in range(segment.num)]):
-        outcome = run(function, constant, batch, form)
-        if isinstance(outcome, Failure):
+        if isinstance(outcome := run(function, constant, batch, form), Failure):
             raise ValueError(
                 f"{label}, called with {segment.num} samples at once: {outcome.reason}; with vectorized=True it must "
                 "return every term with the samples on its first axis"

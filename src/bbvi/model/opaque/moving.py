@@ -178,8 +178,7 @@ def _classes(probe: Probe, num: int, generator: np.random.Generator) -> np.ndarr
 
 def _decode(moved: np.ndarray, moves: np.ndarray) -> np.ndarray:
     """Rule out reads: a term that stayed the same reads nothing of the set that was moved; all others count as read."""
-    still = (~moved).T.astype(np.float32)
-    return still @ moves.astype(np.float32) == 0
+    return (~moved).T.astype(np.float32) @ moves.astype(np.float32) == 0
 
 
 def _disagree(probe: Probe, one: np.ndarray, other: np.ndarray, *, empty_counts: bool) -> np.ndarray:
@@ -193,8 +192,7 @@ def breach(probe: Probe, known: np.ndarray, values: np.ndarray, moves: np.ndarra
     """Describe the first change that `known` does not allow, from what `observe` returned."""
     # float32 products are exact here: they count
     allowed = (moves.astype(np.float32) @ known.T.astype(np.float32)) > 0
-    outside = np.argwhere(changed(values) & ~allowed)
-    if not len(outside):
+    if not len(outside := np.argwhere(changed(values) & ~allowed)):
         return None
     move, element = (int(i) for i in outside[0])
     factor = int(np.flatnonzero(moves[move])[0])

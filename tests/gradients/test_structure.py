@@ -121,7 +121,7 @@ def test_explain_names_the_structure(fitted):
     model = bbvi.Model(schools, **SCHOOLS)
     for posterior in (None, fitted):
         words = repr(bbvi.explain(model, (EFFECT, ERROR), posterior))
-        assert "mu, tau, theta; the scales of the last depend on mu, tau" in words
+        assert "mu, tau, theta; the scales of the others depend on mu, tau" in words
     assert "share a factor" not in repr(bbvi.explain(bbvi.Model(schools, joint=(), **SCHOOLS), (EFFECT, ERROR)))
 
 

@@ -102,11 +102,20 @@ class Explanation:
     def _latent_rows(self) -> list[list[str]]:
         total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
         rows = [["latent", "shape", "q", f"blanket, of {total:,} terms", "gradient"]]
+        block = {name: "+".join(block.names) for block in self.structure for name in block.names}
         for name, latent in self.problem.latents.items():
             shape = self.problem.shape(name)
             counts = np.sum([_counts(read[name], 0) for read in self.readings.values() if name in read], axis=0)
-            estimator = self.estimators.get(name, "held")
-            rows.append([name, str(shape + latent.event), latent.family.name, _span(counts), estimator])
+            estimator = self.estimators.get(block.get(name, name), "held")
+            rows.append(
+                [
+                    name,
+                    str(shape + latent.event),
+                    "FullRank" if name in block else latent.family.name,
+                    _span(counts),
+                    estimator,
+                ]
+            )
         return rows if self.estimators else [row[:-1] for row in rows]
 
     def _warnings(self) -> list[str]:
@@ -167,7 +176,7 @@ def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:
 
 def _in_words(block: Block) -> str:
     names, parents = ", ".join(block.names), block.names[: block.parents]
-    return names + (f"; the scales of the last depend on {', '.join(parents)}" if parents else "")
+    return names + (f"; the scales of the others depend on {', '.join(parents)}" if parents else "")
 
 
 def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:

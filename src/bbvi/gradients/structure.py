@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
 from bbvi.gradients.slopes import smooth_latents
-from bbvi.model.joint import Block, why_not
+from bbvi.model.joint import Block, num_coordinates, why_not
 
 #: the numbers of a joint Normal; its parameters are half as many as the square of this
 MOST_NUMBERS = 128
@@ -28,8 +28,9 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     names = [name for name, latent in problem.globals.items() if name in smooth and not why_not(latent)]
     if not names:
         return ()
-    sizes = {name: int(np.prod(problem.shape(name))) for name in names}
-    reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), sizes.values()), strict=True))
+    sizes = {name: num_coordinates(problem.globals[name]) for name in names}
+    factors = [int(np.prod(problem.shape(name))) for name in names]
+    reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), factors), strict=True))
     shares = [np.asarray(reads[name].sum(1) > 0).ravel() for name in names]
     linked = np.isin(names, _read_with_locals(analysis))
     read = np.column_stack([np.array(shares, int), linked])
@@ -38,7 +39,7 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     for number in range(max(component) + 1):
         own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
         # nothing is joined that does not share a term
-        alone = len(own) == 1 and reads[own[0]].sum(1).max(initial=0) <= 1
+        alone = len(own) == 1 and reads[own[0]].sum(1).max() <= 1
         while sum(sizes[name] for name in own) > MOST_NUMBERS:
             own.pop()
         if not alone and sum(sizes[name] for name in own) > 1:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families import FullRank, Joined, JointNormal
-from bbvi.families.charts import vectors
+from bbvi.families.charts import AbstractChart, vectors
 from bbvi.model.latents import Latent
 
 Latents = dict[str, Latent]
@@ -50,7 +50,7 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
         members = {name: within[0][name] for name in names}
         for name, latent in members.items():
             _check_member(name, latent)
-        if sum(map(_size, members.values())) < 2:
+        if sum(map(num_coordinates, members.values())) < 2:
             raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
         if len(names) > 1 and "+".join(names) in known:
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
@@ -65,9 +65,9 @@ def _check_member(name: str, latent: Latent) -> None:
 
 def why_not(latent: Latent) -> str:
     """Say why a latent cannot be in a block; empty if it can."""
-    no_numbers = latent.family.chart.is_discrete or latent.event
+    no_numbers = latent.family.chart.is_discrete or (latent.event and latent.shape)
     refused = {
-        f"is {latent.support}; a block is Normal, of real, positive and bounded numbers": no_numbers,
+        f"is {latent.support}; a block is Normal, of real, positive and bounded numbers and of single vectors": no_numbers,
         f"has the ragged axis {next(iter(latent.ragged_axes), None)!r}; a block has one length": latent.ragged_axes,
         "has a q= of its own; in a block it has a share in the joint one: leave q= out": latent.q is not None,
         "starts from parameters of its own q; give a value as init=": isinstance(latent.init, dict),
@@ -75,8 +75,21 @@ def why_not(latent: Latent) -> str:
     return next((why for why, is_so in refused.items() if is_so), "")
 
 
+def _shape(latent: Latent) -> tuple[int, ...]:
+    return (*latent.padded({}), *latent.event)
+
+
 def _size(latent: Latent) -> int:
-    return math.prod(latent.padded({}))
+    return math.prod(_shape(latent))
+
+
+def _chart(latent: Latent) -> AbstractChart:
+    return latent.chart.unconstrained if latent.event else vectors(latent.chart, _size(latent))
+
+
+def num_coordinates(latent: Latent) -> int:
+    """Count the real numbers that stand for a latent in a block."""
+    return int(_chart(latent).coordinates_shape[0])
 
 
 def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence[Block]) -> dict[str, Latent]:
@@ -87,16 +100,16 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence
 
 
 def _joined(members: Mapping[str, Latent], parents: int) -> Latent:
-    charts = [vectors(latent.chart, _size(latent)) for latent in members.values()]
+    charts = [_chart(latent) for latent in members.values()]
     init = None
     if any(latent.init is not None for latent in members.values()):
         # where no value is given, the middle of the support
-        middle = [np.asarray(chart.value(jnp.zeros(chart.shape))) for chart in charts]
+        middle = [np.asarray(chart.value(jnp.zeros(chart.coordinates_shape))) for chart in charts]
         pairs = zip(members.values(), middle, strict=True)
-        given = [(x.init if x.init is not None else at.reshape(x.padded({})), x.padded({})) for x, at in pairs]
+        given = [(x.init if x.init is not None else at.reshape(_shape(x)), _shape(x)) for x, at in pairs]
         init = np.concatenate([np.broadcast_to(np.asarray(value, float), shape).ravel() for value, shape in given])
     chart = Joined(tuple(charts))
-    covariance = FullRank(sum(_size(latent) for latent in list(members.values())[:parents]))
+    covariance = FullRank(sum(num_coordinates(latent) for latent in list(members.values())[:parents]))
     return Latent("block", (), chart, JointNormal(chart, covariance), None, init)
 
 
@@ -109,7 +122,7 @@ def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) 
         whole, end = values[block], 0
         for name, latent in blocks[block].items():
             begin, end = end, end + _size(latent)
-            found[name] = whole[..., begin:end].reshape((*whole.shape[:-1], *latent.padded({})))
+            found[name] = whole[..., begin:end].reshape((*whole.shape[:-1], *_shape(latent)))
     return {name: found.pop(name) for name in order if name in found} | found
 
 
@@ -118,6 +131,6 @@ def put_together(values: Mapping[str, Any], blocks: Blocks) -> dict[str, Any]:
     found = dict(values)
     for block, members in blocks.items():
         if any(name in found for name in members):
-            arrays = [(jnp.asarray(found.pop(name)), len(latent.shape)) for name, latent in members.items()]
+            arrays = [(jnp.asarray(found.pop(name)), len(_shape(latent))) for name, latent in members.items()]
             found[block] = jnp.concatenate([jax.lax.collapse(a, a.ndim - ndim) for a, ndim in arrays], -1)
     return found

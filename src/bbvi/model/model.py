@@ -31,6 +31,10 @@ class _InFactors:
         parts = {"globals": self.globals, "locals": self.locals}
         self.factors = {part: in_blocks(own, self.blocks, self.structure) for part, own in parts.items()}
 
+    def _listed(self, latents: dict[str, Latent]) -> str:
+        joined = {name: f"{x.support}{x.shape} ~ FullRank" for own in self.blocks.values() for name, x in own.items()}
+        return ", ".join(f"{name}: {joined.get(name, latent)}" for name, latent in latents.items())
+
 
 class Model(_InFactors):
     """A flat model: `log_joint(z, data)` is log p(x, z) for one sample z of the latents.
@@ -63,7 +67,7 @@ class Model(_InFactors):
         self._put_in_factors(joint)
 
     def __repr__(self) -> str:
-        return f"Model({', '.join(f'{name}: {latent}' for name, latent in self.globals.items())})"
+        return f"Model({self._listed(self.globals)})"
 
 
 class HierarchicalModel(_InFactors):
@@ -108,7 +112,7 @@ class HierarchicalModel(_InFactors):
         self._put_in_factors(joint)
 
     def __repr__(self) -> str:
-        listed = [", ".join(f"{n}: {latent}" for n, latent in kind.items()) for kind in (self.globals, self.locals)]
+        listed = [self._listed(kind) for kind in (self.globals, self.locals)]
         return f"HierarchicalModel(globals: {listed[0] or 'none'}; locals: {listed[1] or 'none'})"
 
 

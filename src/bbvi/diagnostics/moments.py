@@ -21,7 +21,7 @@ from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.auto import AbstractChoice
 from bbvi.gradients.score import Score
 from bbvi.model.groups import ArrayGroups, Stream
-from bbvi.model.model import AnyModel
+from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import bind
 from bbvi.numerics.address import Key, fold, seed_key
 from bbvi.numerics.xla import for_many_runs, program
@@ -63,6 +63,8 @@ def gradient_moments(
     gradient.check(draws)
     if repeats < 2:
         raise ValueError(f"gradient_moments needs 2 repeats or more to see a variance, got {repeats}")
+    if model.is_open:
+        model = structured(model, posterior.structure)
     problem, flat, groups = bind(model, data)
     if isinstance(groups, Stream):
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))

@@ -11,7 +11,12 @@ import bbvi
 from bbvi.model.latents import random_starts
 from bbvi.numerics.address import seed_key
 
-COVARIANCES = {"FullRank": bbvi.FullRank(), "with parents": bbvi.FullRank(2), "LowRank": bbvi.LowRank(2)}
+COVARIANCES = {
+    "FullRank": bbvi.FullRank(),
+    "with parents": bbvi.FullRank(2),
+    "with a core": bbvi.FullRank(2, 3),
+    "LowRank": bbvi.LowRank(2),
+}
 SUPPORTS = {
     "real": lambda q: bbvi.real(4, q=q), "positive": lambda q: bbvi.positive(4, q=q),
     "unit_interval": lambda q: bbvi.unit_interval(4, q=q), "interval": lambda q: bbvi.interval(-1.0, 2.0, 4, q=q),
@@ -25,8 +30,13 @@ FACTOR = jnp.array([[0.8, 0, 0, 0], [0.7, 0.5, 0, 0], [-0.4, 0.6, 0.9, 0], [0.2,
 def parameters(latent, scale=8.0):
     """Random ones, with correlations that matter."""
     raw = random_starts({"z": latent}, {}, seed_key(4))["z"]
-    found = {name: leaf * (scale if name in ("lower", "directions") else 1.0) for name, leaf in raw.items()}
+    found = {name: leaf * (scale if name in ("lower", "below", "directions") else 1.0) for name, leaf in raw.items()}
     return found | ({"slopes": SLOPES} if "slopes" in raw else {})
+
+
+def lower(params):
+    """The entries below the diagonal, row by row."""
+    return jnp.concatenate([params["lower"], jnp.ravel(params.get("below", jnp.zeros(0)))])
 
 
 def covariance(params):
@@ -35,7 +45,7 @@ def covariance(params):
     if "directions" in params:
         inner = jnp.eye(size) + params["directions"] @ params["directions"].T
     else:
-        matrix = jnp.eye(size).at[np.tril_indices(size, -1)].set(params["lower"])
+        matrix = jnp.eye(size).at[np.tril_indices(size, -1)].set(lower(params))
         inverse, noise = jnp.linalg.inv(matrix), jnp.ones(size)
         if "slopes" in params:
             # the variance of entry i, given those before it, is exp(2 slopes w), and w of the parents is Normal
@@ -63,9 +73,9 @@ def test_density_is_that_of_a_multivariate_normal_pushed_onto_the_support(suppor
 
 def entry_by_entry(p, u):
     """Each entry a Normal given those before it, whose mean and log scale are linear in them."""
-    w, lower, total = (u - p["loc"]) / jnp.exp(p["scale"]), iter(range(6)), 0.0
+    w, entries, total = (u - p["loc"]) / jnp.exp(p["scale"]), iter(lower(p)), 0.0
     for i in range(4):
-        mean = -sum(p["lower"][next(lower)] * w[j] for j in range(i))
+        mean = -sum(next(entries) * w[j] for j in range(i))
         log_scale = p["slopes"][i - 2] @ w[:2] if i >= 2 else 0.0
         total += dist.Normal(mean, jnp.exp(log_scale)).log_prob(w[i]) - p["scale"][i]
     return total
@@ -193,7 +203,7 @@ def test_coordinates_of_draws_have_the_covariance_of_the_parameters():
         found = np.cov(np.asarray(posterior.sample(num, 2)["z"], np.float64).T)
         # of a Normal, and somewhat more where scales vary
         error = np.sqrt((truth**2 + np.outer(np.diag(truth), np.diag(truth))) / num) * (
-            2 if q == bbvi.FullRank(2) else 1
+            2 if getattr(q, "parents", 0) else 1
         )
         assert (np.abs(found - truth) < 5 * error).all()
 

@@ -57,7 +57,8 @@ CASES = {
     ),
     "a jump": (lambda z, _: -((jnp.sign(z["a"]) + z["b"]) ** 2), {"a": bbvi.real(), "b": bbvi.real()}, None, []),
     "too large": (squares("abc"), {"a": bbvi.real(), "b": bbvi.real(MOST_NUMBERS), "c": bbvi.real()}, None,
-                  [Block(("a", "c"))]),
+                  [Block(("a", "c", "b"), 2, 2)]),
+    "far too large": (squares("ab"), {"a": bbvi.real(40_000), "b": bbvi.real()}, None, []),
 }  # fmt: skip
 
 

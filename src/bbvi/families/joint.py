@@ -62,7 +62,8 @@ class FullRank(AbstractCovariance):
     With `parents`, the logarithm of the standard deviation of each further entry, given those before it, is a linear function
     of the first `parents` entries, too: e_i is multiplied by exp(sum of slopes_ij w_j over j < parents). So the effects of
     groups can be narrow where their scale is small (Tan, Bhaskaran and Nott 2020, "Conditionally structured variational
-    Gaussian approximation with importance weights").
+    Gaussian approximation with importance weights"). With `core`, entries after the first `core` depend on those alone, and given
+    them are independent: the cost grows with size times core.
 
     Examples:
         >>> import bbvi
@@ -71,26 +72,44 @@ class FullRank(AbstractCovariance):
     """
 
     parents: int = 0
+    core: int | None = None
+
+    def _num_core(self, size: int) -> int:
+        return size if self.core is None else min(self.core, size)
 
     def parameters(self, size):
-        found = {"lower": Parameter((size * (size - 1) // 2,), constraints.real_vector, spread=1 / size)}
+        core, each = self._num_core(size), constraints.independent(constraints.real, 2)
+        found = {"lower": Parameter((core * (core - 1) // 2,), constraints.real_vector, spread=1 / size)}
+        if core < size:
+            found["below"] = Parameter((size - core, core), each, spread=1 / size)
         if self.parents:
-            shape = (size - self.parents, self.parents)
-            found["slopes"] = Parameter(shape, constraints.independent(constraints.real, 2), spread=0.0)
+            found["slopes"] = Parameter((size - self.parents, self.parents), each, spread=0.0)
         return found
 
     def num_normals(self, size):
         return size
 
+    def _matrices(self, params: Params, size: int) -> tuple[Array, Array]:
+        """Return the unit lower triangular matrix of the core, and on top of what the others depend on the core by."""
+        matrix = _unit_lower(params["lower"], self._num_core(size))
+        return matrix, jnp.concatenate([matrix, params["below"]]) if "below" in params else matrix
+
     def correlate(self, params, noise):
-        inverse, num = _inverse(_unit_lower(params["lower"], len(noise))), self.parents
+        size, num = len(noise), self.parents
+        matrix, tall = self._matrices(params, size)
+        inverse, core = _inverse(matrix), len(matrix)
         if num:
             of_parents = inverse[:num, :num] @ noise[:num]
             noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))
-        return inverse @ noise
+        of_core = inverse @ noise[:core]
+        return of_core if core == size else jnp.concatenate([of_core, noise[core:] - tall[core:] @ of_core])
 
     def log_prob(self, params, w):
-        noise, log_scale = _unit_lower(params["lower"], len(w)) @ w, jnp.zeros(())
+        matrix, tall = self._matrices(params, len(w))
+        core, log_scale = len(matrix), jnp.zeros(())
+        noise = tall @ w[:core]
+        if core < len(w):
+            noise = noise.at[core:].add(w[core:])
         if self.parents:
             log_scales = params["slopes"] @ w[: self.parents]
             noise, log_scale = noise.at[self.parents :].multiply(jnp.exp(-log_scales)), log_scales.sum()
@@ -99,31 +118,30 @@ class FullRank(AbstractCovariance):
     def natural_gradient(self, params, gradient):
         # F is simple in changes of each row by itself: of the mean of w_i given the w before it, by location_i + rows_ij w_j,
         # and of the logarithm of its standard deviation, by scale_i + slopes_ij w_j
-        size, num = len(params["loc"]), self.parents
-        matrix, scale = _unit_lower(params["lower"], size), jnp.exp(params["scale"])
-        below, inverse = np.tril_indices(size, -1), _inverse(matrix)
-        slopes = jnp.zeros((size, size))
-        if num:
-            slopes = slopes.at[num:, :num].set(params["slopes"])
+        size, num, scale = len(params["loc"]), self.parents, jnp.exp(params["scale"])
+        matrix, tall = self._matrices(params, size)
+        inverse, core = _inverse(matrix), len(matrix)
+        slopes = jnp.pad(params["slopes"], ((num, 0), (0, 0))) if num else jnp.zeros((size, 0))
 
         def change(location: Array, rows: Array, own: Array, of_slopes: Array) -> Params:
-            loc = inverse @ location
-            log_scale = own + slopes @ loc
-            lower = (matrix * (log_scale - log_scale[:, None]) - rows)[below]
-            found = {"loc": scale * loc, "scale": log_scale, "lower": lower}
-            return found | ({"slopes": (of_slopes + slopes * log_scale)[num:, :num]} if num else {})
+            loc = inverse @ location[:core]
+            loc = jnp.concatenate([loc, location[core:] - tall[core:] @ loc])
+            log_scale = own + slopes @ loc[:num]
+            moved = tall * (log_scale[:core] - log_scale[:, None]) - rows
+            found = {"loc": scale * loc, "scale": log_scale, "lower": moved[np.tril_indices(core, -1)]}
+            found |= {"below": moved[core:]} if core < size else {}
+            return found | ({"slopes": (of_slopes + slopes * log_scale[:num])[num:]} if num else {})
 
-        shapes = [jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size))]
+        shapes = [jnp.zeros(size), jnp.zeros((size, core)), jnp.zeros(size), jnp.zeros((size, num))]
         location, rows, own, of_slopes = jax.linear_transpose(change, *shapes)(gradient)
         # the scales of entries given their parents are not constant: E exp(-2 slopes w)
-        precision = jnp.exp(2 * ((slopes[:, :num] @ inverse[:num, :num]) ** 2).sum(1))
-        rows = (jnp.tril(jnp.tril(rows, -1) @ matrix.T, -1) @ matrix) / precision[:, None]
-        of_slopes = (of_slopes[:, :num] @ matrix[:num, :num].T) @ matrix[:num, :num] / 2
-        of_slopes = jnp.zeros((size, size)).at[num:, :num].set(of_slopes[num:])
+        precision = jnp.exp(2 * ((slopes @ inverse[:num, :num]) ** 2).sum(1))
+        rows = jnp.tril(jnp.tril(rows, -1) @ matrix.T, -1) @ matrix / precision[:, None]
+        of_slopes = of_slopes @ matrix[:num, :num].T @ matrix[:num, :num] / 2
         return change(location / precision, rows, own / 2, of_slopes)
 
     def sd(self, params):
-        if self.parents:
+        if self.parents or self.core is not None:
             raise NotImplementedError("only draws can tell")
         size = np.shape(params["scale"])[-1]
         matrix = np.zeros((*np.shape(params["lower"])[:-1], size, size))

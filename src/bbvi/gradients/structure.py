@@ -17,8 +17,9 @@ from bbvi.blankets.colouring import possible_reads
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.joint import Block, num_coordinates, why_not
 
-#: the numbers of a joint Normal; its parameters are half as many as the square of this
+#: the numbers of a joint Normal without a core; its parameters are half as many as the square of this
 MOST_NUMBERS = 128
+_MOST_PARAMETERS = 1 << 15  # of what depends on a core
 _MOST_PARENTS = 8
 
 
@@ -40,11 +41,19 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
         own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
         # nothing is joined that does not share a term
         alone = len(own) == 1 and reads[own[0]].sum(1).max() <= 1
-        while sum(sizes[name] for name in own) > MOST_NUMBERS:
-            own.pop()
-        if not alone and sum(sizes[name] for name in own) > 1:
-            found.append(Block(tuple(own), _num_parents(own, sizes, reads)))
+        if not alone and (block := _block(own, sizes, reads)) is not None:
+            found.append(block)
     return tuple(found)
+
+
+def _block(names: list[str], sizes: dict[str, int], reads: dict[str, sparse.csr_array]) -> Block | None:
+    """Join latents that interact, small ones first: all with all if they are few numbers, else all with a core."""
+    ends = np.cumsum([sizes[name] for name in names])
+    parents = _num_parents(names, sizes, reads)
+    if ends[-1] <= MOST_NUMBERS:
+        return Block(tuple(names), parents) if ends[-1] > 1 else None
+    core = int((ends <= min(MOST_NUMBERS, _MOST_PARAMETERS // ends[-1])).sum())
+    return Block(tuple(names), min(parents, core), core) if core else None
 
 
 def _read_with_locals(analysis: Analysis) -> list[str]:

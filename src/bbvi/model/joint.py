@@ -20,11 +20,13 @@ class Block(NamedTuple):
     """Latents that share one factor of q, a joint Normal through the bijections of their supports.
 
     The first `parents` of them set the scales of the others, too: the logarithm of the standard deviation of each other number,
-    given those before it, is linear in them.
+    given those before it, is linear in them. If only the first `core` of them are in the core, the numbers of the others depend on
+    those of the core alone.
     """
 
     names: tuple[str, ...]
     parents: int = 0
+    core: int | None = None
 
 
 def as_blocks(joint: Any) -> tuple[Block, ...]:
@@ -95,11 +97,11 @@ def num_coordinates(latent: Latent) -> int:
 def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence[Block]) -> dict[str, Latent]:
     """Put latents into the factors of q: a block stands where its first member stood."""
     of = {name: block for block, members in blocks.items() for name in members}
-    joined = {name: _joined(blocks[name], block.parents) for name, block in zip(blocks, structure, strict=True)}
+    joined = {name: _joined(blocks[name], block) for name, block in zip(blocks, structure, strict=True)}
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 
-def _joined(members: Mapping[str, Latent], parents: int) -> Latent:
+def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
     charts = [_chart(latent) for latent in members.values()]
     init = None
     if any(latent.init is not None for latent in members.values()):
@@ -109,7 +111,8 @@ def _joined(members: Mapping[str, Latent], parents: int) -> Latent:
         given = [(x.init if x.init is not None else at.reshape(_shape(x)), _shape(x)) for x, at in pairs]
         init = np.concatenate([np.broadcast_to(np.asarray(value, float), shape).ravel() for value, shape in given])
     chart = Joined(tuple(charts))
-    covariance = FullRank(sum(num_coordinates(latent) for latent in list(members.values())[:parents]))
+    sizes = [num_coordinates(latent) for latent in members.values()]
+    covariance = FullRank(sum(sizes[: block.parents]), None if block.core is None else sum(sizes[: block.core]))
     return Latent("block", (), chart, JointNormal(chart, covariance), None, init)
 
 

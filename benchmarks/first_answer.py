@@ -28,8 +28,9 @@ def clocks():
 
 def by_bbvi(name):
     """Return a function that fits a model by its defaults and prints the posterior."""
-    import bbvi
     from first_answer_models import MODELS
+
+    import bbvi
 
     both = MODELS[name]
     model = bbvi.Model(both.log_joint, **both.latents(bbvi))

@@ -44,6 +44,28 @@ def test_the_same_fit_is_compiled_once():
     assert np.array_equal(one.params["mu"]["loc"], other.params["mu"]["loc"])
 
 
+def test_other_data_compile_nothing():
+    fit(model(), Y)
+    other = fit(model(), Y + 1)
+    assert loops() == 1
+    compiled._kept.clear()
+    assert np.array_equal(other.params["mu"]["loc"], fit(model(), Y + 1).params["mu"]["loc"])
+    assert float(other.elbo(100)) == float(fit(model(), Y + 1).elbo(100))
+
+
+def test_data_that_decide_what_is_read_are_another_step():
+    chosen = bbvi.Model(
+        lambda z, at: dist.Normal(0, 1).log_prob(z["mu"]).sum() + dist.Normal(z["mu"][at], 1).log_prob(Y).sum(),
+        mu=bbvi.real(3),
+    )
+    score = {"gradient": bbvi.Score(), "optimizer": bbvi.natural()}
+    fit(chosen, np.array([0, 1, 1]), **score)
+    other = fit(chosen, np.array([2, 0, 2]), **score)
+    assert loops() == 2
+    compiled._kept.clear()
+    assert np.array_equal(other.params["mu"]["loc"], fit(chosen, np.array([2, 0, 2]), **score).params["mu"]["loc"])
+
+
 def test_another_budget_compiles_nothing():
     short, long = (bbvi.fit(model(), Y, stop=bbvi.Budget(steps=n)) for n in (3, 5))
     assert loops() == 1

@@ -21,11 +21,11 @@ _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
-def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
+def compiled(analysis: Analysis, method: Method) -> Loop:
     """Return the compiled loop of a fit: that of an earlier fit if it is the same."""
     if analysis.problem.opaque:
         return Loop(analysis, method)  # bound to this fit's workers and failures
-    key = (_signature(analysis, data), method._replace(stops=tuple(rule.identity() for rule in method.stops)))
+    key = (_signature(analysis), method._replace(stops=tuple(rule.identity() for rule in method.stops)))
     try:
         found = _kept.pop(key, None)
     except TypeError:  # a plug-in that holds arrays cannot be compared
@@ -36,16 +36,16 @@ def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
     return _kept[key]
 
 
-def _signature(analysis: Analysis, data: Any) -> str:
-    """Digest all that a step of this analysis depends on, except its arguments."""
+def _signature(analysis: Analysis) -> str:
+    """Digest all that a step of this analysis depends on, except its arguments, of which the data are one."""
     problem = analysis.problem
     things = [problem.num_groups, analysis.fit_globals, dict(analysis.axes)]
     for name, latent in problem.latents.items():
         things += [name, name in problem.globals, latent.shape, latent.event, latent.family]
-    # the values of a flat model's data decide what is read
-    things += jax.tree.leaves(data)
     for scope in analysis.scopes:
-        things += [scope.problem.lengths, scope.size, *scope.traced()]
+        # the values of a flat model's data may decide what is read
+        reads = scope.patterns, scope.look_ups
+        things += [scope.problem.lengths, scope.size, *scope.traced(), reads, *jax.tree.leaves(reads)]
     return digest(things)
 
 

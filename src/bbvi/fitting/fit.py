@@ -192,7 +192,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
     method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings.stops))
-    loop = compiled(analysis, flat, method)
+    loop = compiled(analysis, method)
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     run = Run(settings, loop, params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import row_shapes
-from bbvi.blankets.trace import Trace, trace_group, trace_prior
+from bbvi.blankets.trace import AtSamples, Trace, trace_group, trace_prior
 from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
@@ -48,16 +48,19 @@ class Densities:
     def __init__(self, problem: Problem, prior: Trace, group: Trace | None):
         self.floats = [0 if trace is None else trace.largest() for trace in (prior, group)]
 
+        def samples_last(trace: Trace) -> AtSamples:
+            return AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=False)
+
         def at_globals(params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
-            return beta, total(prior.at_samples((beta,), data, len(samples))) - log_q_total
+            return beta, total(samples_last(prior)(beta, {}, data, len(samples))) - log_q_total
 
         def at_group(beta: dict[str, Array], key: Key, samples: Array, of_group: Any) -> Float[Array, " samples"]:
             assert group is not None
             number, row, own, params = of_group
             at = {"key": fold(key, number), "samples": samples, "group": number, "own": own}
             z, log_q_total = draw_values(problem, problem.locals, params, **at)
-            return total(group.at_samples((beta, z), row, len(samples))) - log_q_total
+            return total(samples_last(group)(beta | z, {}, row, len(samples))) - log_q_total
 
         self.at_globals = program(at_globals, **for_many_runs())
         self.at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())

@@ -1,7 +1,6 @@
 """Algorithms 1 and 2 as a compiled loop: draw, estimate, step, ask the stopping rules; many steps to a call."""
 
 import copy
-import functools
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -93,14 +92,17 @@ class Loop:
         self._compiled = program(copy.copy(self)._run, donate_argnums=1, **for_many_runs())
         self._init = program(copy.copy(self)._first_state, **for_one_run())
         self._groups_of_steps = jax.jit(jax.vmap(copy.copy(self).groups, (None, 0)), **for_one_run())
+        #: what posteriors evaluate the ELBO and k-hat by
+        prior, group = analysis.blankets
+        self.densities = Densities(analysis.problem, prior.trace, group and group.trace)
         #: what else was compiled for this loop, and goes with it
         self.programs: dict[Hashable, Callable[..., Any]] = {}
 
-    @functools.cached_property
-    def densities(self) -> Densities:
-        """What posteriors of these fits evaluate the ELBO and k-hat by."""
-        prior, group = self.analysis.blankets
-        return Densities(self.analysis.problem, prior.trace, group and group.trace)
+    def at(self, analysis: Analysis) -> "Loop":
+        """Return the same compiled loop with another analysis, of which all that is compiled is the same."""
+        own = copy.copy(self)
+        own.analysis = analysis
+        return own
 
     def init(self, params: dict[str, Lambda]) -> State:
         """Make the state before the first step, which shares no buffer with these parameters."""

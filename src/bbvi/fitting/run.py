@@ -33,7 +33,7 @@ from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.values import own_lengths
 
 _SECONDS_PER_CHUNK = 0.3
-_LEAST_TO_VERIFY = 3000
+_LEAST_TO_VERIFY = 1500
 
 
 class Run(NamedTuple):

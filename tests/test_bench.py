@@ -72,6 +72,14 @@ def test_the_first_steps_are_shown_for_both_estimators():
     assert all(float(row[1]) > 0 and float(row[-1].replace(",", "")) < 0 for row in shown)
 
 
+def test_the_time_to_the_first_answer_is_shown_beside_that_of_numpyro():
+    command = [sys.executable, str(ROOT / "benchmarks" / "first_answer.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| eight schools")]
+    assert [row[1] for row in rows] == ["wall time", "processor"]
+    assert all(float(cell) > 0 for row in rows for cell in row[2:])
+
+
 @pytest.mark.slow
 def test_the_variance_beside_the_yardsticks_is_shown_for_all_parameters():
     command = [sys.executable, str(ROOT / "benchmarks" / "yardstick_variance.py"), "--quick"]

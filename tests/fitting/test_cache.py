@@ -9,9 +9,11 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
+from bbvi.blankets.analysis import analyse
 from bbvi.draws.batch import draw_groups
 from bbvi.fitting import cache as compiled
 from bbvi.fitting import loop
+from bbvi.model.problem import bind
 from bbvi.numerics import xla as compiler
 
 FEW = bbvi.Budget(steps=3)
@@ -42,6 +44,50 @@ def test_the_same_fit_is_compiled_once():
     one, other = fit(model(), Y, seed=1), fit(model(), Y, seed=1)
     assert loops() == 1
     assert np.array_equal(one.params["mu"]["loc"], other.params["mu"]["loc"])
+
+
+def test_other_data_compile_nothing():
+    fit(model(), Y)
+    other = fit(model(), Y + 1)
+    assert loops() == 1
+    compiled._kept.clear()
+    assert np.array_equal(other.params["mu"]["loc"], fit(model(), Y + 1).params["mu"]["loc"])
+    assert float(other.elbo(100)) == float(fit(model(), Y + 1).elbo(100))
+
+
+def test_data_that_decide_what_is_read_are_another_step():
+    chosen = bbvi.Model(
+        lambda z, at: dist.Normal(0, 1).log_prob(z["mu"]).sum() + dist.Normal(z["mu"][at], 1).log_prob(Y).sum(),
+        mu=bbvi.real(3),
+    )
+    score = {"gradient": bbvi.Score(), "optimizer": bbvi.natural()}
+    fit(chosen, np.array([0, 1, 1]), **score)
+    other = fit(chosen, np.array([2, 0, 2]), **score)
+    assert loops() == 2
+    compiled._kept.clear()
+    assert np.array_equal(other.params["mu"]["loc"], fit(chosen, np.array([2, 0, 2]), **score).params["mu"]["loc"])
+
+
+def test_what_is_read_is_nothing_to_paths():
+    weighed = bbvi.Model(
+        lambda z, x: dist.Normal(0, 1).log_prob(z["mu"]) + dist.Normal(z["mu"] * x, 1).log_prob(Y).sum(), mu=bbvi.real()
+    )
+    fit(weighed, np.array([1.0, 0.0, 0.0]), gradient=bbvi.Pathwise())
+    other = fit(weighed, np.array([0.0, 1.0, 2.0]), gradient=bbvi.Pathwise())
+    assert loops() == 1
+    compiled._kept.clear()
+    again = fit(weighed, np.array([0.0, 1.0, 2.0]), gradient=bbvi.Pathwise())
+    assert np.array_equal(other.params["mu"]["loc"], again.params["mu"]["loc"])
+
+
+def test_a_loop_that_was_kept_has_the_analysis_of_the_new_data():
+    weighed = bbvi.Model(lambda z, x: -(((z["mu"] * x) - Y) ** 2).sum(), mu=bbvi.real())
+    method = loop.Method(bbvi.Pathwise(), bbvi.MonteCarlo(3), bbvi.adagrad())
+    analyses = [analyse(*bind(weighed, np.array(x))) for x in ([1.0, 0.0, 0.0], [0.0, 1.0, 2.0])]
+    one, other = (compiled.compiled(analysis, method) for analysis in analyses)
+    assert loops() == 1
+    # another estimator, if one has to be found, goes by what is read there
+    assert one.analysis is analyses[0] and other.analysis is analyses[1]
 
 
 def test_another_budget_compiles_nothing():

@@ -73,3 +73,12 @@ def test_element_numbers_do_not_depend_on_padding():
     short, long = latent.elements({"visit": 4, "lab": 1}), latent.elements({"visit": 9, "lab": 5})
     np.testing.assert_array_equal(short, long[:, :4, :, :1])
     assert len(np.unique(long)) == long.size
+
+
+def test_the_host_and_the_device_fold_to_the_same_key():
+    key = seed_key(11)
+    assert isinstance(key, np.ndarray)
+    for words in [("mu",), (3, 5), ("mu", "loc"), (np.arange(4), 2)]:
+        on_device = fold(jnp.asarray(key), *words)
+        assert isinstance(fold(key, *words), np.ndarray)
+        assert np.array_equal(fold(key, *words), on_device)

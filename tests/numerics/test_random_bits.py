@@ -134,7 +134,7 @@ def test_flipping_any_one_bit_flips_half_of_the_output(place):
         if place in counters:
             counters[place] = counters[place] ^ mask
         else:
-            changed = key.at[int(place[-1])].set(key[int(place[-1])] ^ mask)
+            changed = jnp.asarray(key).at[int(place[-1])].set(key[int(place[-1])] ^ mask)
         after = threefry(changed, counters["sample"], counters["element"])
         delta = np.stack([np.asarray(a ^ b) for a, b in zip(after, before, strict=True)], axis=-1)
         flips.append(((delta[..., None] >> np.arange(32, dtype=np.uint32)) & 1).reshape(-1, 64).sum(0))

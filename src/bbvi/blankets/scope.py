@@ -87,9 +87,9 @@ class Scope(NamedTuple):
         """The number of elements of all terms, for one draw."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
-    def traced(self) -> list[Any]:
-        """Give the trace, as text, and the arrays in it."""
-        closed = self.function.closed
+    def traced(self, *, apart: bool = True) -> list[Any]:
+        """Give the trace of the terms, or that of the function if not `apart`, as text, and the arrays in it."""
+        closed = self.function.closed if apart else self.trace.closed
         return [str(closed.jaxpr), self.function.fast_lgamma, *all_consts(closed)]
 
     def reading(self, names: Iterable[str]) -> list[str]:

@@ -74,7 +74,7 @@ def gradient_moments(
     if isinstance(gradient, AbstractChoice):
         pilot = Choosing(gradient, analysis, flat, groups, size, seed_key(seed)).pilot(params, {})
         gradient = gradient.settled(pilot, gradient.first(pilot))
-    loop = compiled(analysis, flat, Method(gradient, draws, adagrad(), batch_size=size))
+    loop = compiled(analysis, Method(gradient, draws, adagrad(), batch_size=size))
     # at another lambda nothing is compiled again
     moments = loop.programs.setdefault(("moments", repeats), _program(loop, repeats))
     mean, spread = jax.block_until_ready(moments(fold(seed_key(seed), "moments"), params, flat, groups))

@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.blankets import Blankets
-from bbvi.families import AbstractFamily, Params
+from bbvi.families import AbstractFamily, Params, alike, by_factors
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
-from bbvi.model.problem import Problem, total
+from bbvi.model.problem import Problem
 from bbvi.numerics.address import Address, Key, fold_names
+from bbvi.numerics.xla import run_time_true, stored
 
 # sums over this many samples are fast; where there is little to do, one chunk is faster still
 _SAMPLES_PER_CHUNK, _FEW_FLOATS = 288, 1 << 17
@@ -185,16 +186,35 @@ def draw_values(
     own: dict[str, Array] | None = None,
     draws: AbstractDraws | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
-    """Draw these latents, independently by default, and sum log q over them, without scores."""
+    """Draw these latents, independently by default, and sum log q over them, without scores; each family at once."""
     draws, keys = draws or MonteCarlo(samples.shape[0]), dict(zip(latents, fold_names(key, list(latents)), strict=True))
     values: dict[str, Array] = {}
     log_q_total: Any = 0.0
-    for name, latent in latents.items():
-        u = draw_latent(
-            draws, name, latent, params[name], key=keys[name], group=group, samples=samples, lengths=problem.lengths
+    number, on = jnp.asarray(group, jnp.uint32), run_time_true(key)
+    kinds = {name: draws.reads_names and name for name in latents}
+    for names in alike({name: latent.family for name, latent in latents.items()}, kinds):
+        family, elements = latents[names[0]].family, [latents[name].elements(problem.lengths) for name in names]
+        rows = [by_factors(family, params[name]) for name in names]
+        all_rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+        owners = np.repeat(np.arange(len(names)), [own.size for own in elements])
+        at = jnp.stack([keys[name] for name in names])[owners], np.concatenate([own.ravel() for own in elements])
+
+        def one(p, key, element, sample, name=names[0], family=family):
+            return draws.sample(name, family, p, Address(key, number, element, sample))
+
+        u = stored(on, _over_rows(one, (None, None, None, 0), (0, 0, 0, None))(all_rows, *at, samples))
+        seen, density = (
+            _over_rows(family.chart.value, -1, 0)(u),
+            _over_rows(family.log_prob, (None, -1), 0)(all_rows, u),
         )
-        values[name], density = latent_values(latent, u), log_q(latent, params[name], u)
-        if own is not None and latent.ragged_axes:
-            density = jnp.where(latent.mask(problem.lengths, own)[..., None], density, 0)
-        log_q_total = log_q_total + total({name: density})
+        ends = np.cumsum([own.size for own in elements])[:-1]
+        for name, value, part in zip(names, jnp.split(seen, ends), jnp.split(density, ends), strict=True):
+            values[name] = value.reshape(*problem.shape(name), *value.shape[1:])
+            if own is not None and latents[name].ragged_axes:
+                part = jnp.where(latents[name].mask(problem.lengths, own).ravel()[:, None], part, 0)
+            log_q_total = log_q_total + part.sum(0)
     return values | problem.call_site(key, samples, group), log_q_total
+
+
+def _over_rows(function: Callable[..., Any], samples: Any, rows: Any) -> Callable[..., Any]:
+    return jax.vmap(jax.vmap(function, in_axes=samples, out_axes=-1), in_axes=rows)

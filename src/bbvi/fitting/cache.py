@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from bbvi.blankets.analysis import Analysis
+from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.loop import Loop, Method
 from bbvi.model.groups import AbstractGroups, first_row
 from bbvi.posterior.storage import digest
@@ -21,11 +22,11 @@ _MOST = 8
 _kept: OrderedDict[Hashable, Loop] = OrderedDict()
 
 
-def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
+def compiled(analysis: Analysis, method: Method) -> Loop:
     """Return the compiled loop of a fit: that of an earlier fit if it is the same."""
     if analysis.problem.opaque:
         return Loop(analysis, method)  # bound to this fit's workers and failures
-    key = (_signature(analysis, data), method._replace(stops=tuple(rule.identity() for rule in method.stops)))
+    key = (_signature(analysis, method), method._replace(stops=tuple(rule.identity() for rule in method.stops)))
     try:
         found = _kept.pop(key, None)
     except TypeError:  # a plug-in that holds arrays cannot be compared
@@ -33,19 +34,22 @@ def compiled(analysis: Analysis, data: Any, method: Method) -> Loop:
     _kept[key] = found or Loop(analysis, method)
     while len(_kept) > _MOST:
         _kept.popitem(last=False)
-    return _kept[key]
+    return _kept[key].at(analysis)
 
 
-def _signature(analysis: Analysis, data: Any) -> str:
-    """Digest all that a step of this analysis depends on, except its arguments."""
+def _signature(analysis: Analysis, method: Method) -> str:
+    """Digest all that a step of this analysis depends on, except its arguments, of which the data are one."""
     problem = analysis.problem
+    by_reads = any(gradient.reads_blankets for gradient in method.gradient.by_latent(analysis).values())
+    by_reads |= type(method.draws).arranged is not AbstractDraws.arranged
     things = [problem.num_groups, analysis.fit_globals, dict(analysis.axes)]
     for name, latent in problem.latents.items():
         things += [name, name in problem.globals, latent.shape, latent.event, latent.family]
-    # the values of a flat model's data decide what is read
-    things += jax.tree.leaves(data)
     for scope in analysis.scopes:
-        things += [scope.problem.lengths, scope.size, *scope.traced()]
+        things += [scope.problem.lengths, scope.size, *scope.traced(apart=by_reads)]
+        if by_reads:  # the values of a flat model's data may decide what is read
+            reads = scope.patterns, scope.look_ups
+            things += [reads, *jax.tree.leaves(reads)]
     return digest(things)
 
 

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.fitting.optimizers import check_positive
 from bbvi.fitting.stop import AbstractStop
+from bbvi.numerics.xla import for_one_run
 
 _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
@@ -127,7 +128,8 @@ class Converged(AbstractStop):
             return ""
         parts = [(state.rows, np.asarray(state.rows_distance))]
         if state.globals.columns:
-            parts.append((state.globals, np.asarray(state.globals.by_latent(_distances(state.globals)))))
+            found = jax.jit(lambda own: own.by_latent(_distances(own)), **for_one_run())(state.globals)
+            parts.append((state.globals, np.asarray(found)))
         apart: dict[str, float] = {}
         for averages, (total, num, _) in parts:
             names = dict.fromkeys(name for name, _ in averages.columns)
@@ -153,24 +155,25 @@ class Converged(AbstractStop):
 
     def average(self, state, params):
         def seen(averages, last):
-            return jnp.where(averages.steps[..., None] > 0, averages.params, _flat(last, averages.steps.ndim))
+            return np.where(averages.steps[..., None] > 0, averages.params, _flat(last, averages.steps.ndim, np))
 
-        pairs = (state.globals, params["globals"]), (state.rows, params["locals"])
+        # on the host: nothing is compiled for it
+        pairs = jax.device_get(((state.globals, params["globals"]), (state.rows, params["locals"])))
         own = [shaped(seen(averages, last), last) if averages.columns else last for averages, last in pairs]
-        return dict(zip(("globals", "locals"), own, strict=True))
+        return jax.device_put(dict(zip(("globals", "locals"), own, strict=True)))
 
 
-def shaped(vectors: Float[Array, "*rows columns"], like: Any) -> Any:
+def shaped(vectors: Float[np.ndarray, "*rows columns"], like: Any) -> Any:
     """Cut a vector of all parameters, or one for each row, into a tree like this one."""
     leaves, structure = jax.tree.flatten(like)
     sizes = [np.size(leaf) // math.prod(vectors.shape[:-1]) for leaf in leaves]
-    cut = zip(jnp.split(vectors, np.cumsum(sizes)[:-1], axis=-1), leaves, strict=True)
+    cut = zip(np.split(vectors, np.cumsum(sizes)[:-1], axis=-1), leaves, strict=True)
     return jax.tree.unflatten(structure, [own.reshape(leaf.shape) for own, leaf in cut])
 
 
-def _flat(tree: Any, num_axes: int) -> Float[Array, "*rows columns"]:
+def _flat(tree: Any, num_axes: int, module: Any = jnp) -> Float[Array, "*rows columns"]:
     """Write all parameters into one vector, or into one for each row if there is an axis of rows."""
-    return jnp.concatenate([leaf.reshape(*leaf.shape[:num_axes], -1) for leaf in jax.tree.leaves(tree)], -1)
+    return module.concatenate([leaf.reshape(*leaf.shape[:num_axes], -1) for leaf in jax.tree.leaves(tree)], -1)
 
 
 def _start(params: Any, rows: tuple[int, ...]) -> Averages:

@@ -183,7 +183,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
     method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings.stops))
     recheck = Recheck(problem, groups, key) if problem.opaque else None
-    run = Run(settings, compiled(analysis, flat, method), params, flat, groups, key, recheck, choosing)
+    run = Run(settings, compiled(analysis, method), params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
 
 

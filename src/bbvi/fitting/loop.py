@@ -22,6 +22,7 @@ from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true, stored
+from bbvi.posterior.ratios import Densities
 
 _LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
 
@@ -89,12 +90,25 @@ class Loop:
         # the state's buffers are given away: a step must not copy the rows of all groups. A copy runs, so that this loop
         # is in no cycle and goes, with what was compiled, as soon as nobody needs it
         self._compiled = program(copy.copy(self)._run, donate_argnums=1, **for_many_runs())
+        self._init = program(copy.copy(self)._first_state, **for_one_run())
         self._groups_of_steps = jax.jit(jax.vmap(copy.copy(self).groups, (None, 0)), **for_one_run())
+        #: what posteriors evaluate the ELBO and k-hat by
+        prior, group = analysis.blankets
+        self.densities = Densities(analysis.problem, prior.trace, group and group.trace)
         #: what else was compiled for this loop, and goes with it
         self.programs: dict[Hashable, Callable[..., Any]] = {}
 
+    def at(self, analysis: Analysis) -> "Loop":
+        """Return the same compiled loop with another analysis, of which all that is compiled is the same."""
+        own = copy.copy(self)
+        own.analysis = analysis
+        return own
+
     def init(self, params: dict[str, Lambda]) -> State:
-        """Make the state before the first step."""
+        """Make the state before the first step, which shares no buffer with these parameters."""
+        return self._init(params)
+
+    def _first_state(self, params: dict[str, Lambda]) -> State:
         fitted = self._fitted(params)
         rows = init_rows(self.optimizer, params["locals"])
         optimizer = {"globals": self.optimizer.init(fitted["globals"]), "locals": rows}
@@ -102,7 +116,8 @@ class Loop:
         none, zero = jnp.int32(-1), jnp.int32(0)
         previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batch_size)
         draws, share = self.draws.init(), jnp.ones(())
-        return own_copy(State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero))
+        state = State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero)
+        return jax.tree.map(jnp.copy, state)
 
     def groups(self, key: Key, step: int | Array) -> Array:
         """Draw the groups of a step's batch."""
@@ -116,8 +131,9 @@ class Loop:
         The state handed in is used up. Without `moving` lambda stays where it is, no rule fires, and every step has the same
         number of draws: what is recorded and averaged is that of one lambda.
         """
-        source = self.source(groups, key, int(state.step), steps)
-        return self._compiled((key, data, source, state.step + steps, jnp.bool_(moving)), state)
+        begin = int(state.step)
+        source, end = self.source(groups, key, begin, steps), np.array(begin + steps, np.int32)
+        return self._compiled((key, data, source, end, np.array(moving)), state)
 
     def source(self, groups: AbstractGroups | None, key: Key, step: int, steps: int) -> Any:
         """Return what `batch` takes rows from: the groups, or the rows of the next steps that were fetched from a stream.
@@ -275,7 +291,12 @@ def _zero_unless(finite: Array, estimate: Estimate) -> Estimate:
 
 
 def own_copy(tree: Any) -> Any:
-    """Copy a tree, so that no leaf shares its buffer with anything, nor with another leaf."""
+    """Copy a tree of arrays, so that no leaf shares its buffer with anything, nor with another leaf."""
+    return _copied(tree)
+
+
+@jax.jit  # one program for all leaves
+def _copied(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 

@@ -4,7 +4,6 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
@@ -98,7 +97,7 @@ class Probe:
         leaves, structure = jax.tree.flatten({part: self.origin[part] for part in self._parts})
         parts = np.split(self.unit * at, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
         pairs = zip(leaves, parts, strict=True)
-        new = [jnp.asarray(np.reshape(_vector(leaf) + by, np.shape(leaf)), leaf.dtype) for leaf, by in pairs]
+        new = [np.reshape(_vector(leaf) + by, np.shape(leaf)).astype(leaf.dtype) for leaf, by in pairs]
         return self.origin | jax.tree.unflatten(structure, new)
 
     def names(self) -> np.ndarray:
@@ -117,7 +116,7 @@ class Probe:
         return _vector({part: params[part] for part in self._parts})
 
     def _averages(self, what: str, params: Params, steps: int, *words: str | int) -> Params:
-        averages = self._run(params, steps, *words)[0].stops[self._number]
+        averages = jax.device_get(self._run(params, steps, *words)[0].stops[self._number])
         pairs = (("globals", averages.globals), ("locals", averages.rows))
         return {part: shaped(getattr(own, what), params[part]) if own.columns else {} for part, own in pairs}
 
@@ -133,7 +132,7 @@ class Probe:
             elbos.append(np.asarray(record.elbo)[: int(made)])
             if int(state.broken) >= 0:
                 return state, np.full(steps, -np.inf)
-            state = state._replace(fired=jnp.int32(-1))
+            state = state._replace(fired=jax.device_put(np.int32(-1)))
         return state, np.concatenate(elbos)
 
 

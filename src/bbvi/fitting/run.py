@@ -33,7 +33,7 @@ from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.values import own_lengths
 
 _SECONDS_PER_CHUNK = 0.3
-_LEAST_TO_VERIFY = 3000
+_LEAST_TO_VERIFY = 1500
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ class Run(NamedTuple):
     def with_estimator(self, gradient: AbstractGradient) -> "Run":
         """Go on with this estimator, which is not chosen again."""
         method = self.loop.method._replace(gradient=gradient)
-        loop = self.loop if gradient is self.loop.gradient else compiled(self.loop.analysis, self.data, method)
+        loop = self.loop if gradient is self.loop.gradient else compiled(self.loop.analysis, method)
         return self._replace(loop=loop, choosing=None)
 
     def resumed(self, step: int, estimators: Mapping[str, str]) -> "Run":
@@ -138,8 +138,10 @@ def _end(run: Run, state: State, began: float) -> End | None:
     elapsed = Elapsed(int(state.step), time.monotonic() - began)
     for number, rule in enumerate(run.settings.stops):
         if number == int(state.fired) or (int(state.fired) < 0 and rule.on_host(elapsed)):
-            doubts = [other.doubt(own) for other, own in zip(run.settings.stops, state.stops, strict=False)]
-            words = [repr(rule), *filter(None, doubts)] if rule.outcome is Outcome.BUDGET else [repr(rule)]
+            words = [repr(rule)]
+            if rule.outcome is Outcome.BUDGET:
+                doubts = [other.doubt(own) for other, own in zip(run.settings.stops, state.stops, strict=False)]
+                words += filter(None, doubts)
             return End(rule.outcome, "; ".join(words), number)
     return None
 
@@ -264,4 +266,5 @@ def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:
     return Posterior(
         run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
         history=history, outcome=end.outcome, stopped=end.words, estimators=run.loop.gradient.named(run.loop.analysis),
+        densities=run.loop.densities,
     )  # fmt: skip

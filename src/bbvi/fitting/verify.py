@@ -177,7 +177,7 @@ def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
     direction /= np.linalg.norm(direction)
     steps = max(3, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
     for more in range(_LOOKS):
-        found = [_disagreement(probe, by * direction, steps * 4**more, number, more) for by in (_APART, _APART / 2)]
+        found = _disagreements(probe, direction, steps * 4**more, number, more)
         if all(abs(one.mean) > max(_LEAST_BIAS, _ERRORS * one.error) for one in found):
             return abs(found[1].mean) > abs(found[0].mean) / 2
         if not any(abs(one.mean) > _ERRORS / 2 * one.error for one in found):
@@ -185,14 +185,19 @@ def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
     return False
 
 
-def _disagreement(probe: Probe, by: np.ndarray, steps: int, *words: int) -> Gain:
-    """Compare slopes of the ELBO along a vector by differences and by the gradient, on the same draws, block by block."""
-    apart, found = np.linalg.norm(by), []
+def _disagreements(probe: Probe, direction: np.ndarray, steps: int, *words: int) -> list[Gain]:
+    """Compare slopes of the ELBO along a direction by differences, wide and narrow, and by the gradient.
+
+    They are of the same draws, block by block.
+    """
+    found: list[list[float]] = [[], []]
     for block in range(_BLOCKS):
         named: tuple[str | int, ...] = ("bias", *words, block)
-        up, down = (probe.elbos(side * by, steps, *named) for side in (1, -1))
-        by_differences = 0.0
-        for step, difference in enumerate((up - down) / (2 * apart)):
-            by_differences = toward(by_differences, difference, step + 1)  # weighed as gradients are
-        found.append(by_differences - by @ probe.gradient(0 * by, steps, *named) / apart)
-    return gain_of(np.array(found))
+        slope = direction @ probe.gradient(0 * direction, steps, *named)
+        for apart, disagreement in zip((_APART, _APART / 2), found, strict=True):
+            up, down = (probe.elbos(side * apart * direction, steps, *named) for side in (1, -1))
+            by_differences = 0.0
+            for step, difference in enumerate((up - down) / (2 * apart)):
+                by_differences = toward(by_differences, difference, step + 1)  # weighed as gradients are
+            disagreement.append(by_differences - slope)
+    return [gain_of(np.array(one)) for one in found]

@@ -1,7 +1,7 @@
 """The gradient of the ELBO: what an estimator is given and what it returns."""
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int
@@ -30,6 +30,9 @@ class Estimate(NamedTuple):
 
 class AbstractGradient(eqx.Module):
     """An estimator of the gradient of the ELBO; subclasses define `estimate`."""
+
+    #: whether it sums terms by what they read; if not, data that decide what is read need no other program
+    reads_blankets: ClassVar[bool] = True
 
     def check(self, draws: AbstractDraws) -> None:
         """Refuse draws that this estimator cannot work with; by default none."""

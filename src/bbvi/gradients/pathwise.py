@@ -9,7 +9,7 @@ of which the last term, the score, has mean zero and is left out (Roeder, Wu and
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jaxtyping import Array
@@ -43,6 +43,8 @@ class Pathwise(AbstractGradient):
         >>> print(round(float(posterior.mean()["mu"]), 2), round(float(posterior.sd()["mu"]), 2))
         1.99 0.58
     """
+
+    reads_blankets: ClassVar[bool] = False
 
     def evaluations(self, analysis):
         # a derivative in reverse costs about two values beside the value itself

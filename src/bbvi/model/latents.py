@@ -131,8 +131,11 @@ class Latent:
 
 
 def random_starts(latents: Mapping[str, Latent], lengths: dict[str, int], key: Key) -> dict[str, Params]:
-    """Draw unconstrained parameters of all these latents (Algorithm 1) as one array of random numbers."""
-    start: dict[str, Params] = {name: {} for name in latents}
+    """Draw unconstrained parameters of all these latents (Algorithm 1) as one array of random numbers, on the host.
+
+    A key of shape `(2, groups, 1)` is that of each group: their rows are drawn.
+    """
+    start: dict[str, Any] = {name: {} for name in latents}
     entries = [(name, p, entry) for name in latents for p, entry in latents[name].family.parameters().items()]
     if not entries:
         return start
@@ -142,13 +145,14 @@ def random_starts(latents: Mapping[str, Latent], lengths: dict[str, int], key: K
         first = latents[name].elements(lengths)[..., None] * np.uint32(size)
         elements.append(np.ravel(first + np.arange(size, dtype=np.uint32)))
     sizes = [len(own) for own in elements]
-    keys = fold_names(key, [name for name, _, _ in entries], [p for _, p, _ in entries])
-    owners, word = np.repeat(np.arange(len(sizes)), sizes), jnp.uint32(0)
-    at = Address(keys[owners].T, word, jnp.asarray(np.concatenate(elements)), word)
-    centres, spreads = np.array([(entry.start, 0.3 * entry.spread) for *_, entry in entries])[owners].T
-    raw = jnp.asarray(centres, float) + jnp.asarray(spreads, float) * (jnp.sqrt(12.0) * (at.uniform() - 0.5))
-    for (name, p, entry), own in zip(entries, jax.lax.split(raw, sizes), strict=True):
-        start[name][p] = own.reshape(latents[name].padded(lengths) + entry.raw_shape())
+    keys = fold_names(key, [name for name, _, _ in entries], [p for _, p, _ in entries]).T
+    owners, float_ = np.repeat(np.arange(len(sizes)), sizes), jnp.result_type(float)
+    at: Any = [np.uint32(0), np.concatenate(elements), np.uint32(0)]
+    uniform = Address(keys[..., owners], *at).uniform()
+    centres, spreads = np.array([(entry.start, 0.3 * entry.spread) for *_, entry in entries], float_)[owners].T
+    raw = centres + (spreads * np.sqrt(float_.type(12))) * (uniform - float_.type(0.5))
+    for (name, p, entry), own in zip(entries, np.split(raw, np.cumsum(sizes)[:-1], axis=-1), strict=True):
+        start[name][p] = own.reshape((*key.shape[1:-1], *latents[name].padded(lengths), *entry.raw_shape()))
     return start
 
 

@@ -8,6 +8,7 @@ chunk or batch it is drawn in.
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,9 +26,20 @@ _PARITY = np.uint32(0x1BD11BDA)
 LOW_HALVES = np.uint32(1 << 31)
 
 
-@jax.jit
-def threefry(key: Key, first: Array, second: Array) -> tuple[Array, Array]:
-    """Hash the counter `(first, second)` under `key`: two words of 32 random bits."""
+def threefry(key: Key, first: Any, second: Any) -> tuple[Any, Any]:
+    """Hash the counter `(first, second)` under `key`: two words of 32 random bits; on the host, if all are NumPy's."""
+    if on_host(key, first, second):
+        with np.errstate(over="ignore"):
+            return _hash(key, first, second)
+    return _compiled_hash(key, first, second)
+
+
+def on_host(*arrays: Any) -> bool:
+    """Tell whether all are NumPy's: no program need be compiled for a few numbers."""
+    return all(isinstance(array, (np.ndarray, np.generic)) for array in arrays)
+
+
+def _hash(key: Any, first: Any, second: Any) -> tuple[Any, Any]:
     words = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
     x, y = first + words[0], second + words[1]
     for block in range(5):
@@ -40,32 +52,37 @@ def threefry(key: Key, first: Array, second: Array) -> tuple[Array, Array]:
     return x, y
 
 
-def seed_key(seed: int | Array) -> Key:
+_compiled_hash = jax.jit(_hash)
+
+
+def seed_key(seed: int | Array) -> Any:
     """Turn `seed=`, an int or a JAX key, into the two words that all addresses start from."""
     if isinstance(seed, (int, np.integer)):
         if not -(2**63) <= int(seed) < 2**64:
             raise ValueError(f"seed must fit in 64 bits, got {seed}")
         low, high = int(seed) & 0xFFFFFFFF, (int(seed) >> 32) & 0xFFFFFFFF
-        return jnp.array([high, low], dtype=jnp.uint32)
+        return np.array([high, low], dtype=np.uint32)
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
     if getattr(seed, "dtype", None) != jnp.uint32 or seed.size < 2:
         raise TypeError(f"seed must be an int or a JAX key, got {seed!r}")
-    return jnp.asarray(seed).reshape(-1)[-2:]
+    words = seed.reshape(-1)[-2:]
+    return words if isinstance(words, jax.core.Tracer) else np.asarray(words)
 
 
-def fold(key: Key, word: int | str | Array, second: int | str | Array = 0) -> Key:
+def fold(key: Key, word: Any, second: Any = 0) -> Any:
     """Descend one level of the address, by one word or two; a name counts by its checksum."""
 
-    def number(w: int | str | Array) -> Array:
-        return jnp.asarray(_checksum(w) if isinstance(w, str) else w, dtype=jnp.uint32)
-
-    return jnp.stack(threefry(key, *jnp.broadcast_arrays(number(word), number(second))))
+    words = [_checksum(w) if isinstance(w, str) else w for w in (word, second)]
+    host = [np.asarray(w, np.uint32) if isinstance(w, (int, np.ndarray, np.generic)) else w for w in words]
+    if on_host(key, *host):
+        return np.stack(threefry(key, *np.broadcast_arrays(*host)))
+    return jnp.stack(threefry(key, *jnp.broadcast_arrays(*(jnp.asarray(w, jnp.uint32) for w in host))))
 
 
 def fold_names(key: Key, names: Sequence[str], seconds: Sequence[str] = ()) -> UInt32[Array, "names 2"]:
     """Return `fold(key, name)`, or with `seconds` `fold(key, name, second)`, for several names at the price of one."""
-    words = [jnp.array(list(map(_checksum, some)), jnp.uint32) for some in ([names, seconds] if seconds else [names])]
+    words = [np.array(list(map(_checksum, some)), np.uint32) for some in ([names, seconds] if seconds else [names])]
     return fold(key, *words).T
 
 
@@ -116,7 +133,8 @@ class Address(eqx.Module):
             # one array holds both: XLA on CPU would hash once for each array
             both = mark(jax.lax.complex(_open_unit(first), _open_unit(second)))
             return both.real, both.imag
-        third, fourth = self.bits(jnp.asarray(part, jnp.uint32) + LOW_HALVES)
+        word: Any = np.uint32(part) if isinstance(part, int) else jnp.asarray(part, jnp.uint32)
+        third, fourth = self.bits(word + LOW_HALVES)
         if self.net is not None:
             second, third = third, second  # the two words of a net are coordinates of their own
         return _open_unit64(first, second), _open_unit64(third, fourth)
@@ -128,8 +146,10 @@ class Address(eqx.Module):
         return jax.random.wrap_key_data(jnp.stack(self.bits()), impl="threefry2x32")
 
 
-def part_key(key: Key, part: int | Array) -> Key:
+def part_key(key: Any, part: int | Array) -> Any:
     """Return the key of one part of an address."""
+    if on_host(key) and isinstance(part, (int, np.integer)):
+        return np.stack([key[0], key[1] + np.uint32(part)])
     return jnp.stack([key[0], key[1] + jnp.asarray(part, jnp.uint32)])
 
 

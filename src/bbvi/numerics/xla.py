@@ -66,7 +66,7 @@ def _known_here() -> dict[str, Any]:
 
 def mark(value: Array) -> Array:
     """Return the same value, marked to be stored once instead of being computed again wherever it is used."""
-    return once(checkpoint_name(value, _NAME))
+    return value if isinstance(value, np.ndarray) else once(checkpoint_name(value, _NAME))
 
 
 def once(value: Array) -> Array:

@@ -21,7 +21,7 @@ from bbvi.posterior.khat import khat_of
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.pareto import Khat
 from bbvi.posterior.plot import plot_history
-from bbvi.posterior.ratios import Estimate, Ratios, from_samples
+from bbvi.posterior.ratios import Densities, Estimate, Ratios, from_samples
 from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
 from bbvi.posterior.values import Ragged, Table, log_q_of_latent, of_draws, probabilities, sample_latent
 from bbvi.posterior.verdict import verdict
@@ -63,10 +63,11 @@ class Posterior:
         stopped: str = "",
         estimators: Mapping[str, str] | None = None,
         khat: Khat | None = None,
+        densities: Densities | None = None,
     ):
         self._problem, self._params, self._data, self._groups = problem, params, data, groups
         self._lengths, self._records, self._without_data = lengths or {}, list(history), without_data
-        self._khat = khat
+        self._khat, self._densities = khat, densities
         self.model: AnyModel = problem.model
         self.outcome, self.stopped, self.estimators = outcome, stopped, dict(estimators or {})
 
@@ -278,12 +279,12 @@ class Posterior:
         return self._table(out, why, groups)
 
     def _ratios(self, data: Any) -> Ratios:
-        problem, flat, groups = self._problem, self._data, self._groups
         if data is not None:
-            problem, flat, groups = _bind_again("this posterior", problem, data)
-        elif self._without_data:
+            problem, flat, groups = _bind_again("this posterior", self._problem, data)
+            return Ratios(problem, self._params, flat, groups)
+        if self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
-        return Ratios(problem, self._params, flat, groups)
+        return Ratios(self._problem, self._params, self._data, self._groups, self._densities)
 
 
 def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Posterior:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import row_shapes
-from bbvi.blankets.trace import trace_group, trace_prior
+from bbvi.blankets.trace import AtSamples, Trace, trace_group, trace_prior
 from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
@@ -42,35 +42,56 @@ def from_samples(samples: np.ndarray) -> Estimate:
     return Estimate(float(samples.mean()), float(error))
 
 
-class Ratios:
-    """log p - log q at draws of (key, sample, group) from a fitted q: the globals' part and each group's."""
+class Densities:
+    """Programs for log p - log q at draws of (key, sample, group), whatever lambda and the data, and what a draw costs."""
 
-    def __init__(self, problem: Problem, params: dict[str, Lambda], data: Any, groups: AbstractGroups | None):
-        self.problem, self.params, self.groups, self._data = problem, params, groups, data
-        prior = trace_prior(problem, data)
-        group = None if groups is None else trace_group(problem, row_shapes(groups))
-        self._floats = [0 if trace is None else trace.largest() for trace in (prior, group)]
-        #: the rows of all groups that are asked for, if these are few enough to be evaluated at once
-        self._only_block: dict[bytes, Any] = {}
-        self.most_at_once = cut_samples(MonteCarlo(_MOST_AT_ONCE), max(self._floats)).chunk
+    def __init__(self, problem: Problem, prior: Trace, group: Trace | None):
+        self.floats = [0 if trace is None else trace.largest() for trace in (prior, group)]
+
+        def samples_last(trace: Trace) -> AtSamples:
+            return AtSamples(trace.closed, trace.names, trace.outputs, fast_lgamma=False)
 
         def at_globals(params: Lambda, data: Any, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
-            return beta, total(prior.at_samples((beta,), data, len(samples))) - log_q_total
+            return beta, total(samples_last(prior)(beta, {}, data, len(samples))) - log_q_total
 
         def at_group(beta: dict[str, Array], key: Key, samples: Array, of_group: Any) -> Float[Array, " samples"]:
             assert group is not None
             number, row, own, params = of_group
             at = {"key": fold(key, number), "samples": samples, "group": number, "own": own}
             z, log_q_total = draw_values(problem, problem.locals, params, **at)
-            return total(group.at_samples((beta, z), row, len(samples))) - log_q_total
+            return total(samples_last(group)(beta | z, {}, row, len(samples))) - log_q_total
 
-        self._at_globals = program(at_globals, **for_many_runs())
-        self._at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
+        self.at_globals = program(at_globals, **for_many_runs())
+        self.at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
+
+
+class Ratios:
+    """log p - log q at draws of (key, sample, group) from a fitted q: the globals' part and each group's.
+
+    `densities` are those of the fit; without, the model is traced here.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: dict[str, Lambda],
+        data: Any,
+        groups: AbstractGroups | None,
+        densities: Densities | None = None,
+    ):
+        self.problem, self.params, self.groups, self._data = problem, params, groups, data
+        if densities is None:
+            group = None if groups is None else trace_group(problem, row_shapes(groups))
+            densities = Densities(problem, trace_prior(problem, data), group)
+        self._floats, self._densities = densities.floats, densities
+        #: the rows of all groups that are asked for, if these are few enough to be evaluated at once
+        self._only_block: dict[bytes, Any] = {}
+        self.most_at_once = cut_samples(MonteCarlo(_MOST_AT_ONCE), max(self._floats)).chunk
 
     def of_globals(self, key: Key, samples: Array) -> tuple[dict[str, Array], Array]:
         """Draws of the globals, and log p(beta) - log q(beta) (for a flat model all of log p - log q)."""
-        out = jax.block_until_ready(self._at_globals(self.params["globals"], self._data, key, samples))
+        out = jax.block_until_ready(self._densities.at_globals(self.params["globals"], self._data, key, samples))
         self.problem.raise_failure()
         return out
 
@@ -96,7 +117,7 @@ class Ratios:
             block = self._only_block.get(numbers.tobytes()) or self._rows(numbers)
             if len(chosen) <= size:
                 self._only_block = {numbers.tobytes(): block}
-            out.append(np.asarray(self._at_groups(beta, key, samples, block)))
+            out.append(np.asarray(self._densities.at_groups(beta, key, samples, block)))
             self.problem.raise_failure()
         return np.concatenate(out)[: len(chosen)]
 
@@ -105,11 +126,11 @@ class Ratios:
         local = jax.tree.map(lambda leaf: leaf[numbers], self.params["locals"])
         return jnp.asarray(numbers), self.groups.take(numbers), self.groups.lengths(numbers), local
 
-    def in_pieces(self, function: Callable[[Array], np.ndarray], first: int, num: int) -> np.ndarray:
+    def in_pieces(self, function: Callable[[Any], np.ndarray], first: int, num: int) -> np.ndarray:
         """Join `function(samples)` of pieces of so many samples, all of one size: it is compiled once."""
         size = -(-num // -(-num // self.most_at_once))
         starts = range(first, first + num, size)
-        parts = [function(jnp.arange(at, at + size, dtype=jnp.uint32)) for at in starts]
+        parts = [function(np.arange(at, at + size, dtype=np.uint32)) for at in starts]
         return np.concatenate(parts, axis=-1)[..., :num]
 
     def of_all(self, num: int, key: Key, first: int = 0) -> Float[np.ndarray, " samples"]:

@@ -58,7 +58,9 @@ def main():
     print(f"\nELBO {elbo!r}; exact log p(y) {log_evidence:.2f}; so KL(q || p) = {log_evidence - elbo:.2f} nats")
     print(posterior.verdict)
     worst = (np.abs(summary["mean"] - mean) / sd).max()
-    print(f"Means are right to {worst:.2f} posterior sd; the sd of tau, whose tail is heavy, is {summary['sd']['tau']:.1f}.")
+    print(
+        f"Means are right to {worst:.2f} posterior sd; the sd of tau, whose tail is heavy, is {summary['sd']['tau']:.1f}."
+    )
     apart = bbvi.Model(log_joint, joint=(), mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8))
     factorized = bbvi.fit(apart, data=(EFFECT, STANDARD_ERROR))
     loss = float(elbo - factorized.elbo(10_000))

@@ -47,9 +47,8 @@ def small_vectorized(z, y):
 
 
 def flat_model(log_joint):
-    return bbvi.Model(
-        log_joint, mu=bbvi.real(), theta=bbvi.real(4), level=bbvi.real(3), k=bbvi.categorical(3, 4, init=[0, 1, 2, 1])
-    )
+    k = bbvi.categorical(3, 4, init=[0, 1, 2, 1])
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), theta=bbvi.real(4), level=bbvi.real(3), k=k)
 
 
 # ---- hierarchical: ragged visits, a global for each of two labs -------------------------------------------------------
@@ -96,7 +95,7 @@ def likelihood_vectorized(beta, z, row):
 def hierarchical_model(prior=prior_jax, local=local_jax, likelihood=likelihood_jax):
     return bbvi.HierarchicalModel(
         log_prior=prior, log_local=local, log_likelihood=likelihood,
-        globals={"w": bbvi.real(2)}, locals={"x": bbvi.real("visit")},
+        globals={"w": bbvi.real(2)}, locals={"x": bbvi.real("visit")}, joint=(),
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def gamma_chain():
             "observation": -0.5 * ((y - z["x"]) / 0.3) ** 2,
         }
 
-    return bbvi.Model(log_joint, x=bbvi.positive(LENGTH)), jnp.asarray(np.array(y))
+    return bbvi.Model(log_joint, joint=(), x=bbvi.positive(LENGTH)), jnp.asarray(np.array(y))
 
 
 @pytest.fixture(scope="module")

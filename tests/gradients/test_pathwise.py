@@ -214,6 +214,7 @@ def hierarchy():
         return jnp.where(row["mask"]["visit"], dist.Normal(mean, 0.5).log_prob(row["y"]), 0)
 
     model = bbvi.HierarchicalModel(
+        joint=(),
         log_prior=lambda beta: (
             dist.Normal(0, 1).log_prob(beta["mu"])
             + dist.Gamma(2.0, 2.0).log_prob(beta["slope"])
@@ -276,7 +277,7 @@ def eight_schools():
 
     y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
     sigma = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-    return bbvi.Model(log_joint, mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8)), (y, sigma)
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8)), (y, sigma)
 
 
 def test_eight_schools_converge_to_the_same_q_as_by_the_score():

@@ -231,7 +231,7 @@ def _shares(
 
 
 def _samples_last(split: Callable[..., dict[str, Any]], arrays: dict[str, Any]) -> dict[str, Any]:
-    return jax.vmap(split, in_axes=-1, out_axes=-1)(arrays)
+    return jax.vmap(split, in_axes=-1, out_axes=-1, axis_size=_NUM_DRAWS)(arrays)
 
 
 def _counts(pattern: AbstractPattern, axis: int) -> np.ndarray:

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from bbvi.gradients.pathwise import Pathwise
     from bbvi.gradients.score import Score
     from bbvi.numerics.address import AbstractNet
+    from bbvi.posterior.load import load
     from bbvi.posterior.outcome import Outcome
-    from bbvi.posterior.posterior import Posterior, load
+    from bbvi.posterior.posterior import Posterior
     from bbvi.sampling.mixing import mixing
     from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
     from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
@@ -71,7 +72,7 @@ _LATER = {
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
-    "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior load",
+    "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
     "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",
 }  # fmt: skip

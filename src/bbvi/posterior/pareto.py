@@ -48,27 +48,43 @@ def pareto_khat(log_ratios: Float[np.ndarray, " draws"]) -> Khat:
         >>> pareto_khat(z / 2)
         0.52 ± 0.05
     """
+    return smoothed(log_ratios)[1]
+
+
+def smoothed(log_ratios: Float[np.ndarray, " draws"]) -> tuple[Float[np.ndarray, " draws"], Khat]:
+    """Return the logarithms of importance weights, the largest replaced by quantiles of their Pareto distribution, and k-hat."""
     log_ratios = np.asarray(log_ratios, np.float64)
     num, top = len(log_ratios), float(np.max(log_ratios))
     if not np.isfinite(top):
-        return Khat(np.inf)
-    ordered = np.sort(log_ratios - top)
+        return log_ratios, Khat(np.inf)
+    order = np.argsort(log_ratios)
+    ordered = log_ratios[order] - top
     num_tail = int(np.ceil(min(num / 5, 3 * np.sqrt(num))))
     cutoff = max(ordered[-num_tail - 1], np.log(np.finfo(float).tiny))
     tail = ordered[ordered > cutoff]
     if np.sum(np.diff(tail, prepend=cutoff) > _ROUNDING * max(1.0, abs(top))) < _LEAST_TAIL:
         share = np.exp(tail).sum() / np.exp(ordered).sum()
-        return Khat(-np.inf) if share <= _SMALL * np.sqrt(len(tail)) else Khat(np.inf)
-    shape = tail_shape(np.exp(tail) - np.exp(cutoff))
+        return log_ratios, Khat(-np.inf) if share <= _SMALL * np.sqrt(len(tail)) else Khat(np.inf)
+    shape, scale = _tail(np.exp(tail) - np.exp(cutoff))
     # a weak prior at 1/2, worth ten draws
     weight = len(tail) / (len(tail) + _PRIOR_DRAWS)
     # of the most likely k: below -1/2 the largest ratio is known much better than k, which is a mean of logarithms then
     error = max(1 + shape, -shape) / np.sqrt(len(tail))
-    return Khat(weight * shape + (1 - weight) * _PRIOR_SHAPE, weight * error)
+    khat = Khat(weight * shape + (1 - weight) * _PRIOR_SHAPE, weight * error)
+    above = 1 - (np.arange(len(tail)) + 0.5) / len(tail)
+    excess = scale * (np.expm1(-khat * np.log(above)) / khat if khat else -np.log(above))
+    out = log_ratios.copy()
+    out[order[-len(tail) :]] = top + np.minimum(np.log(np.exp(cutoff) + excess), 0)
+    return out, khat
 
 
 def tail_shape(excesses: Float[np.ndarray, " draws"]) -> float:
-    """Shape k of a generalized Pareto distribution from its draws in order: Zhang and Stephens (2009).
+    """Shape k of a generalized Pareto distribution from its draws in order: Zhang and Stephens (2009)."""
+    return _tail(excesses)[0]
+
+
+def _tail(excesses: Float[np.ndarray, " draws"]) -> tuple[float, float]:
+    """Shape and scale of a generalized Pareto distribution from its draws in order.
 
     The likelihood of theta = -k / sigma, at its best k, is averaged over a grid by their prior from the data.
     """
@@ -81,4 +97,5 @@ def tail_shape(excesses: Float[np.ndarray, " draws"]) -> float:
     log_profile = num * (np.log(-theta / shape) - shape - 1)
     weights = np.exp(log_profile - log_profile.max())
     mean = weights @ theta / weights.sum()
-    return float(np.log1p(-mean * excesses).mean())
+    found = float(np.log1p(-mean * excesses).mean())
+    return found, -found / float(mean)

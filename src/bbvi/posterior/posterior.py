@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.joint import Block
-from bbvi.model.model import AnyModel, structured
+from bbvi.model.model import AnyModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import khat_of
@@ -22,7 +22,8 @@ from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.pareto import Khat
 from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Densities, Estimate, Ratios, from_samples
-from bbvi.posterior.storage import check_same_model, describe, flatten, read, unflatten, write
+from bbvi.posterior.reweighted import Reweighted, reweight
+from bbvi.posterior.storage import describe, flatten, write
 from bbvi.posterior.values import Ragged, Table, log_q_of_latent, of_draws, probabilities, sample_latent
 from bbvi.posterior.verdict import verdict
 
@@ -202,6 +203,13 @@ class Posterior:
             self._khat = khat
         return khat
 
+    def reweighted(self, n: int = 10_000, seed: int | Array = 0) -> Reweighted:
+        """Draw n samples with importance weights, by which their means, sds and quantiles are those of the posterior.
+
+        For flat models. The largest weights are smoothed, and above a k-hat of 0.7 no weights are given.
+        """
+        return reweight(self._ratios(None), n, seed_key(seed))
+
     def summary(self, *, limit: int = 100, groups: Any = None) -> "pd.DataFrame":
         """Tabulate means, standard deviations and 90 % intervals; discrete latents by mode and probability."""
         from bbvi.posterior.summary import summarise  # imports pandas
@@ -280,48 +288,14 @@ class Posterior:
 
     def _ratios(self, data: Any) -> Ratios:
         if data is not None:
-            problem, flat, groups = _bind_again("this posterior", self._problem, data)
+            problem, flat, groups = bind_again("this posterior", self._problem, data)
             return Ratios(problem, self._params, flat, groups)
         if self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
         return Ratios(self._problem, self._params, self._data, self._groups, self._densities)
 
 
-def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Posterior:
-    """Read a posterior written by `Posterior.save`, for the same model.
-
-    Examples:
-        >>> import bbvi, tempfile, os, numpyro.distributions as dist
-        >>> model = bbvi.Model(lambda z, y: dist.Normal(0, 1).log_prob(z["mu"]), mu=bbvi.real())
-        >>> posterior = bbvi.fit(model, None, stop=bbvi.Budget(steps=0))
-        >>> path = os.path.join(tempfile.mkdtemp(), "posterior.npz")
-        >>> posterior.save(path)
-        >>> bool(bbvi.load(path, model).mean()["mu"] == posterior.mean()["mu"])
-        True
-    """
-    header, arrays = read(path, "posterior")
-    if getattr(model, "is_open", False):
-        model = structured(model, [Block(tuple(names), *rest) for names, *rest in header.get("structure", ())])
-    check_same_model(path, header["model"], model)
-    tree = unflatten(arrays)
-    problem = Problem(model, header["padded"], header["num_groups"])
-    flat, groups = None, None
-    if data is not None:
-        problem, flat, groups = _bind_again(path, problem, data)
-    params = {part: jax.tree.map(jnp.asarray, tree["params"].get(part, {})) for part in ("globals", "locals")}
-    for part, rows in (("globals", ()), ("locals", (problem.num_groups,))):
-        entries = {name: x.family.parameters().items() for name, x in model.factors[part].items()}
-        shapes = {n: {p: (*rows, *problem.shape(n), *x.raw_shape()) for p, x in own} for n, own in entries.items()}
-        if jax.tree.map(jnp.shape, params[part]) != shapes:
-            raise ValueError(f"{path} holds parameters of other names or shapes than those of this model")
-    return Posterior(
-        problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
-        without_data=header["has_data"] and data is None, outcome=Outcome(header["outcome"]), stopped=header["stopped"],
-        estimators=header["estimators"], khat=Khat(**header["khat"]) if header.get("khat") else None,
-    )  # fmt: skip
-
-
-def _bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
+def bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
     """Bind a fitted model to data that are given anew, which must have the same groups."""
     problem, flat, groups = bind(fitted.model, data)
     if (problem.num_groups, problem.lengths) != (fitted.num_groups, fitted.lengths):

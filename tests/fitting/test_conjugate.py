@@ -55,7 +55,7 @@ def test_defaults_find_the_exact_posterior(case):
     assert np.max(np.abs(posterior.sd()["x"] / sd - 1)) < 0.02
 
 
-def regression():
+def regression(joint=None):
     rng = np.random.default_rng(7)
     covariance = 0.9 * np.ones((10, 10)) + 0.1 * np.eye(10)
     x = rng.normal(size=(100, 10)) @ np.linalg.cholesky(covariance).T
@@ -65,12 +65,23 @@ def regression():
         x, y = data
         return dist.Normal(0, 1).log_prob(z["w"]).sum() + dist.Normal(x @ z["w"], 1).log_prob(y).sum()
 
-    return bbvi.Model(log_joint, w=bbvi.real(10)), x, y
+    return bbvi.Model(log_joint, joint=joint, w=bbvi.real(10)), x, y
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_defaults_reach_the_mean_field_optimum_of_a_correlated_regression(seed):
+def test_defaults_reach_the_posterior_of_a_correlated_regression(seed):
     model, x, y = regression()
+    posterior = bbvi.fit(model, (x, y), seed=seed)
+    covariance = np.linalg.inv(x.T @ x + np.eye(10))
+    sd = np.sqrt(np.diag(covariance))
+    assert posterior.converged
+    assert np.all(np.abs(posterior.mean()["w"] - covariance @ x.T @ y) < 0.1 * sd)
+    np.testing.assert_allclose(posterior.sd()["w"], sd, rtol=0.05)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_factors_apart_reach_the_mean_field_optimum_of_a_correlated_regression(seed):
+    model, x, y = regression(joint=())
     posterior = bbvi.fit(model, (x, y), seed=seed)
     precision = x.T @ x + np.eye(10)
     mean = np.linalg.solve(precision, x.T @ y)

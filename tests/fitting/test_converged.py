@@ -24,7 +24,7 @@ def funnel():
     def log_joint(z, _):
         return dist.Normal(0, 1).log_prob(z["s"]) + dist.Normal(0, jnp.exp(z["s"] / 2)).log_prob(z["x"]).sum()
 
-    return bbvi.Model(log_joint, s=bbvi.real(), x=bbvi.real(2))
+    return bbvi.Model(log_joint, joint=(), s=bbvi.real(), x=bbvi.real(2))
 
 
 def test_a_step_size_too_small_to_move_does_not_count_as_converged():

@@ -24,7 +24,8 @@ def verdict(posterior: Any) -> str:
     if khat is None or outcome is not Outcome.CONVERGED:
         parts.append(outcome.advice)
     elif worst(khat) >= _GOOD:
-        parts.append(f"try {_remedy(posterior._problem)}")
+        weights = "posterior.reweighted(), " if worst(khat) < _FAIR and posterior._groups is None else ""
+        parts.append(f"try {weights}{_remedy(posterior._problem)}")
     return "; ".join(parts)
 
 

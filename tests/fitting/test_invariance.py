@@ -31,7 +31,7 @@ def flat():
             + dist.Normal(z["mu"], z["tau"]).log_prob(y).sum()
         )
 
-    return bbvi.Model(log_joint, mu=bbvi.real(), tau=bbvi.positive())
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), tau=bbvi.positive())
 
 
 def grouped():

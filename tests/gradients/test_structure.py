@@ -43,6 +43,14 @@ CASES = {
         lambda z, _: dist.Normal(0, 3).log_prob(z["v"]) + dist.Normal(0, jnp.exp(z["v"])).log_prob(z["x"]).sum(),
         {"v": bbvi.real(), "x": bbvi.real(5)}, None, [Block(("v", "x"), 1)],
     ),
+    "a mean and a scale for each of two kinds of effects": (
+        lambda z, _: sum(
+            dist.Normal(z["mu"][k], z["tau"][k]).log_prob(z[name]).sum() - z["tau"][k] - z["mu"][k] ** 2
+            for k, name in enumerate(("a", "b"))
+        ),
+        {"a": bbvi.real(6), "b": bbvi.real(6), "mu": bbvi.real(2), "tau": bbvi.positive(2)}, None,
+        [Block(("mu", "tau", "a", "b"), 2)],
+    ),
     "scalars": (squares("abc"), {name: bbvi.real() for name in "abc"}, None, [Block(("a", "b", "c"))]),
     "two parts": (
         squares("ab", "cd"), {name: bbvi.real() for name in "abcd"}, None, [Block(("a", "b")), Block(("c", "d"))],

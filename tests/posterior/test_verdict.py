@@ -44,7 +44,7 @@ def test_the_standard_error_of_khat_is_its_spread_over_seeds():
 def test_the_verdict_follows_a_khat_that_is_known(standard, sd, meaning):
     texts = {
         "near": "q is near the posterior",
-        "tails": f"means are fine, tails less so; {NEXT}",
+        "tails": f"means are fine, tails less so; {NEXT.replace('try ', 'try posterior.reweighted(), ')}",
         "trust": f"do not trust the intervals; {NEXT}",
     }
     posterior = narrow(standard, sd)

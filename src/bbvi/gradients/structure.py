@@ -76,7 +76,9 @@ def _num_parents(names: list[str], sizes: dict[str, int], reads: dict[str, spars
     while sum(sizes[name] for name in names[: parents + 1]) <= _MOST_PARENTS and parents + 1 < len(names):
         name = names[parents]
         larger = [other for other in names[parents + 1 :] if sizes[other] >= 2 * sizes[name]]
-        if not any((reads[name].T @ reads[other] > 0).mean() > 0.5 for other in larger):
+        # of each of its numbers, the share of a larger latent's numbers that have a term in common with it
+        shares = [(reads[name].T @ reads[other] > 0).mean(1) for other in larger]
+        if not shares or np.max(shares, axis=0).min() <= 0.5:
             break
         parents += 1
     return parents

@@ -27,6 +27,7 @@ NEVER = bbvi.Budget(steps=10_000_000)
 def two_level():
     """Group means around a global mean with a global scale: two locals and two globals."""
     return bbvi.HierarchicalModel(
+        joint=(),
         log_prior=lambda beta: {
             "mu": dist.Normal(0, 5).log_prob(beta["mu"]),
             "tau": dist.HalfNormal(2).log_prob(beta["tau"]),
@@ -52,7 +53,7 @@ def eight_schools():
 
     y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
     sigma = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-    return bbvi.Model(log_joint, mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8)), (y, sigma)
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8)), (y, sigma)
 
 
 def in_turns(runs: dict[str, object], chunks: int) -> dict[str, float]:

@@ -72,6 +72,7 @@ def ours(patients: Patients):
         return jnp.where(row["observed"] & row["mask"]["visit"][:, None], term, 0).sum()
 
     model = bbvi.HierarchicalModel(
+        joint=(),
         log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["W"]).sum(),
         log_local=log_local,
         log_likelihood=log_likelihood,

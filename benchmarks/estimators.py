@@ -41,7 +41,7 @@ def conjugate(num: int = 50):
             "y": dist.Normal(z["mu"], 1 / jnp.sqrt(z["precision"])).log_prob(y),
         }
 
-    return bbvi.Model(log_joint, mu=bbvi.real(), precision=bbvi.positive()), jnp.asarray(y, jnp.float32)
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), precision=bbvi.positive()), jnp.asarray(y, jnp.float32)
 
 
 def gamma_chain(length: int = 50):
@@ -59,7 +59,7 @@ def gamma_chain(length: int = 50):
             "observation": -0.5 * ((y - z["x"]) / 0.3) ** 2,
         }
 
-    return bbvi.Model(log_joint, x=bbvi.positive(length)), jnp.asarray(y)
+    return bbvi.Model(log_joint, joint=(), x=bbvi.positive(length)), jnp.asarray(y)
 
 
 def counts(sites: int = 30, visits: int = 3):
@@ -80,7 +80,7 @@ def counts(sites: int = 30, visits: int = 3):
             "seen": seen + missed * jnp.log1p(-p) - impossible,
         }
 
-    return bbvi.Model(log_joint, n=bbvi.count(sites, init=8), p=bbvi.unit_interval(init=0.5)), jnp.asarray(y)
+    return bbvi.Model(log_joint, joint=(), n=bbvi.count(sites, init=8), p=bbvi.unit_interval(init=0.5)), jnp.asarray(y)
 
 
 def mixture(num: int = 200, components: int = 4):
@@ -97,7 +97,7 @@ def mixture(num: int = 200, components: int = 4):
 
     start = 3.0 * np.arange(components) + 0.5
     latents = {"centre": bbvi.real(components, init=start), "component": bbvi.categorical(components, num)}
-    return bbvi.Model(log_joint, **latents), jnp.asarray(y, jnp.float32)
+    return bbvi.Model(log_joint, joint=(), **latents), jnp.asarray(y, jnp.float32)
 
 
 def logistic(num: int = 200, predictors: int = 8):
@@ -110,7 +110,7 @@ def logistic(num: int = 200, predictors: int = 8):
         x, y = data
         return {"w": dist.Normal(0, 2).log_prob(z["w"]), "y": dist.Bernoulli(logits=x @ z["w"]).log_prob(y)}
 
-    return bbvi.Model(log_joint, w=bbvi.real(predictors)), (x.astype(np.float32), y.astype(np.int32))
+    return bbvi.Model(log_joint, joint=(), w=bbvi.real(predictors)), (x.astype(np.float32), y.astype(np.int32))
 
 
 def ising(known_noise: bool = True, size: int = 12, coupling: float = 0.35):
@@ -129,7 +129,7 @@ def ising(known_noise: bool = True, size: int = 12, coupling: float = 0.35):
         }
 
     latents = {"spin": bbvi.binary(size, size)} | ({} if known_noise else {"sd": bbvi.positive()})
-    return bbvi.Model(log_joint, **latents), jnp.asarray(y, jnp.float32)
+    return bbvi.Model(log_joint, joint=(), **latents), jnp.asarray(y, jnp.float32)
 
 
 def ising_with_noise():

@@ -72,6 +72,7 @@ def conjugate(num: int) -> dict[str, tuple[Any, Any, Callable[[Any], Any]]]:
 
     def model(prior, likelihood, latent):
         return bbvi.HierarchicalModel(
+            joint=(),
             log_prior=lambda beta: prior.log_prob(beta["x"]),
             log_likelihood=lambda beta, z, row: likelihood(beta["x"]).log_prob(row),
             globals={"x": latent},

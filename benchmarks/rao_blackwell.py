@@ -45,6 +45,7 @@ def gamma_normal_ts():
         return jnp.where(row["observed"] & row["mask"]["visit"][:, None], term, 0).sum()
 
     return bbvi.HierarchicalModel(
+        joint=(),
         log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["W"]).sum(),
         log_local=log_local,
         log_likelihood=log_likelihood,
@@ -57,6 +58,7 @@ def ratings(num_users: int, num_items: int, per_user: int, rank: int = 5):
     """Users rate items that their data name."""
     rng = np.random.default_rng(1)
     model = bbvi.HierarchicalModel(
+        joint=(),
         log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["V"]).sum(),
         log_local=lambda beta, z, row: dist.Normal(0, 1).log_prob(z["u"]).sum(),
         log_likelihood=lambda beta, z, row: dist.Normal(beta["V"][row["item"]] @ z["u"], 1).log_prob(row["y"]).sum(),
@@ -80,7 +82,7 @@ def chain_by_scan(length: int):
         first = dist.HalfNormal(1.0).log_prob(z["sd"])
         return jax.lax.scan(step, (0.0, first), (z["x"], y))[0][1]
 
-    return bbvi.Model(log_joint, x=bbvi.real(length), sd=bbvi.positive()), jnp.zeros(length)
+    return bbvi.Model(log_joint, joint=(), x=bbvi.real(length), sd=bbvi.positive()), jnp.zeros(length)
 
 
 def interleaved(runs, chunks: int) -> list[float]:

@@ -38,7 +38,7 @@ def schools_centred():
             + dist.Normal(z["theta"], sigma).log_prob(y).sum()
         )
 
-    return bbvi.Model(log_joint, mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8)), SCHOOLS
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), tau=bbvi.positive(), theta=bbvi.real(8)), SCHOOLS
 
 
 def schools_non_centred():
@@ -53,7 +53,7 @@ def schools_non_centred():
             + dist.Normal(z["mu"] + z["tau"] * z["eta"], sigma).log_prob(y).sum()
         )
 
-    return bbvi.Model(log_joint, mu=bbvi.real(), tau=bbvi.positive(), eta=bbvi.real(8)), SCHOOLS
+    return bbvi.Model(log_joint, joint=(), mu=bbvi.real(), tau=bbvi.positive(), eta=bbvi.real(8)), SCHOOLS
 
 
 def funnel():
@@ -62,7 +62,7 @@ def funnel():
     def log_joint(z, data):
         return dist.Normal(0, 3).log_prob(z["v"]) + dist.Normal(0, jnp.exp(z["v"] / 2)).log_prob(z["x"]).sum()
 
-    return bbvi.Model(log_joint, v=bbvi.real(), x=bbvi.real(9)), None
+    return bbvi.Model(log_joint, joint=(), v=bbvi.real(), x=bbvi.real(9)), None
 
 
 def horseshoe():
@@ -82,7 +82,7 @@ def horseshoe():
         )
 
     latents = {"tau": bbvi.positive(), "width": bbvi.positive(30), "raw": bbvi.real(30), "sigma": bbvi.positive()}
-    return bbvi.Model(log_joint, **latents), {"x": x, "y": y}
+    return bbvi.Model(log_joint, joint=(), **latents), {"x": x, "y": y}
 
 
 def mixture():
@@ -102,7 +102,7 @@ def mixture():
         }
 
     latents = {"centre": bbvi.real(3), "spread": bbvi.positive(3), "component": bbvi.categorical(3, 300)}
-    return bbvi.Model(log_joint, weight=bbvi.simplex(3), **latents), y
+    return bbvi.Model(log_joint, joint=(), weight=bbvi.simplex(3), **latents), y
 
 
 def hidden_markov():
@@ -120,7 +120,7 @@ def hidden_markov():
             "y": dist.Normal(jnp.array(LEVELS)[z["state"]], 1).log_prob(y),
         }
 
-    return bbvi.Model(log_joint, state=bbvi.categorical(3, 100)), y
+    return bbvi.Model(log_joint, joint=(), state=bbvi.categorical(3, 100)), y
 
 
 def ising():
@@ -138,7 +138,7 @@ def ising():
             "y": dist.Normal(spin, 1).log_prob(y),
         }
 
-    return bbvi.Model(log_joint, pixel=bbvi.binary(20, 20)), y
+    return bbvi.Model(log_joint, joint=(), pixel=bbvi.binary(20, 20)), y
 
 
 def crossed_effects():
@@ -162,7 +162,7 @@ def crossed_effects():
         )
 
     fixed = {"level": bbvi.real(), "slope": bbvi.real(), "row_sd": bbvi.positive(), "column_sd": bbvi.positive()}
-    return bbvi.Model(log_joint, **fixed, row=bbvi.real(30), column=bbvi.real(20)), data
+    return bbvi.Model(log_joint, joint=(), **fixed, row=bbvi.real(30), column=bbvi.real(20)), data
 
 
 def gamma_factors():
@@ -177,7 +177,7 @@ def gamma_factors():
             + dist.Poisson(z["w"] @ z["h"]).log_prob(y).sum()
         )
 
-    return bbvi.Model(log_joint, w=bbvi.positive(60, 4), h=bbvi.positive(4, 40)), y
+    return bbvi.Model(log_joint, joint=(), w=bbvi.positive(60, 4), h=bbvi.positive(4, 40)), y
 
 
 def switchpoint():
@@ -193,7 +193,7 @@ def switchpoint():
         )
 
     latents = {"year": bbvi.categorical(len(DISASTERS)), "early": bbvi.positive(), "late": bbvi.positive()}
-    return bbvi.Model(log_joint, **latents), DISASTERS
+    return bbvi.Model(log_joint, joint=(), **latents), DISASTERS
 
 
 def topics():
@@ -213,7 +213,7 @@ def topics():
         }
 
     latents = {"share": bbvi.simplex(3, 30), "words": bbvi.simplex(50, 3), "topic": bbvi.categorical(3, len(word))}
-    return bbvi.Model(log_joint, **latents), {"document": document, "word": word}
+    return bbvi.Model(log_joint, joint=(), **latents), {"document": document, "word": word}
 
 
 def scales():
@@ -231,7 +231,10 @@ def scales():
             + dist.Normal(z["level"] + data["x"] @ z["slope"], z["sigma"]).log_prob(data["y"]).sum()
         )
 
-    return bbvi.Model(log_joint, level=bbvi.real(), slope=bbvi.real(6), sigma=bbvi.positive()), {"x": x, "y": y}
+    return bbvi.Model(log_joint, joint=(), level=bbvi.real(), slope=bbvi.real(6), sigma=bbvi.positive()), {
+        "x": x,
+        "y": y,
+    }
 
 
 MODELS = {

@@ -195,8 +195,8 @@ def _structure(analysis: Analysis, settings: Settings) -> Sequence[Block]:
     model, given = analysis.problem.model, settings.start or settings.hold
     if not model.is_open:
         return ()
-    if given is not None:
-        return given.structure
+    if given is not None:  # what is no posterior is refused where it is used
+        return given.structure if isinstance(given, Posterior) else ()
     return choose_structure(analysis) if isinstance(settings.gradient, (AbstractChoice, Pathwise)) else ()
 
 

@@ -164,7 +164,9 @@ def test_the_benchmark_of_accuracy_sets_moments_beside_those_of_long_chains():
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     header, _, row, *_ = (line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|"))
     shown = dict(zip(header, row, strict=True))
-    assert (shown["posterior"], shown["method"], shown["structure"]) == ("logistic", "defaults", "level / slope")
-    assert (shown["converged"], shown["accurate"]) == ("yes", "yes")
+    assert (shown["posterior"], shown["structure"]) == ("logistic", "level / slope")
+    assert float(shown["seconds, defaults"]) > 0  # and the fit converged, or words stood here
     counts = [line.split(":")[0] for line in done.stdout.splitlines() if "accurate, " in line]
-    assert counts == ["defaults", "mean field", "AutoNormal", "AutoMultivariateNormal"]
+    guides = ["AutoNormal", "AutoMultivariateNormal", "AutoMultivariateNormal, decayed"]
+    assert counts == ["defaults", "mean field", *guides]
+    assert "defaults: 1 of 1 accurate" in done.stdout and "mean field: 0 of 1 accurate" in done.stdout

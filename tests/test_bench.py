@@ -165,3 +165,16 @@ def test_calibration_ranks_what_was_simulated():
     name, replications, converged, p, uniform, _, first, others = row
     assert (name, replications, converged, uniform) == ("Normal mean", "6", "6", "yes")
     assert 0 < float(p) <= 1 and float(others) < float(first)  # one compilation serves all
+
+
+def test_the_benchmark_of_accuracy_sets_moments_beside_those_of_long_chains():
+    command = [sys.executable, str(ROOT / "benchmarks" / "accuracy.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    header, _, row, *_ = (line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|"))
+    shown = dict(zip(header, row, strict=True))
+    assert (shown["posterior"], shown["structure"]) == ("logistic", "level / slope")
+    assert float(shown["seconds, defaults"]) > 0  # and the fit converged, or words stood here
+    counts = [line.split(":")[0] for line in done.stdout.splitlines() if "accurate, " in line]
+    guides = ["AutoNormal", "AutoMultivariateNormal", "AutoMultivariateNormal, decayed"]
+    assert counts == ["defaults", "mean field", *guides]
+    assert "defaults: 1 of 1 accurate" in done.stdout and "mean field: 0 of 1 accurate" in done.stdout

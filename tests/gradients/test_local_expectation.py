@@ -142,6 +142,7 @@ def ragged_mixture():
         return jnp.where(row["mask"]["visit"], term, 0).sum()
 
     model = bbvi.HierarchicalModel(
+        joint=(),
         log_prior=lambda beta: dist.Gamma(2, 1).log_prob(beta["rate"]).sum() + 0.3 * beta["sticky"],
         log_local=log_local,
         log_likelihood=log_likelihood,
@@ -200,7 +201,9 @@ def test_locals_beside_held_globals_have_the_gradient_at_draws_of_these(gradient
 
 def test_an_opaque_function_has_the_gradient_of_the_same_in_jax():
     latents = {"mu": bbvi.real(), "theta": bbvi.real(4), "level": bbvi.real(3), "k": bbvi.categorical(3, 4)}
-    params = bbvi.fit(bbvi.Model(opaque_models.flat_jax, **latents), opaque_models.Y, stop=bbvi.Budget(steps=0)).params
+    params = bbvi.fit(
+        bbvi.Model(opaque_models.flat_jax, joint=(), **latents), opaque_models.Y, stop=bbvi.Budget(steps=0)
+    ).params
     found, draws = [], bbvi.MonteCarlo(3)
     for function in (bbvi.opaque(opaque_models.flat_numpy), opaque_models.flat_jax):
         problem, flat, _ = bind(bbvi.Model(function, **latents), opaque_models.Y)

@@ -213,7 +213,7 @@ def shown(structure: list[Any] | None) -> str:
     """Blocks of latents; those before a stroke set the scales of those after it."""
     return "; ".join(
         " ".join(names[:parents]) + (" / " if parents else "") + " ".join(names[parents:])
-        for names, parents in structure or ()
+        for names, parents, *_ in structure or ()
     )
 
 

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
+from bbvi.model.joint import Block
 
 MEAN = jnp.array([0.5, -0.3, 0.2])
 SIGMA = jnp.array([[0.8, 0.5, -0.3], [0.5, 0.6, -0.1], [-0.3, -0.1, 0.7]])
@@ -187,6 +188,9 @@ def test_a_sampler_moves_each_latent_of_a_block_on_its_own():
         ([("mu", "k")], "'k' starts from parameters of its own q"),
         ([("mu",)], "has a single number, and nothing to be joined with"),
         ("mu", r'joint= takes a list of tuples of names, such as \[\("mu", "tau"\)\], got'),
+        (5, r'joint= takes a list of tuples of names, such as \[\("mu", "tau"\)\], got 5'),
+        ([Block(("mu", "tau"), 2)], "at most 1 can be parents"),
+        ([Block(("mu", "tau"), 1, 0)], "and those in the core; got 1, 0"),
     ],
 )
 def test_a_block_that_cannot_be_is_refused(joint, message):

@@ -71,6 +71,8 @@ def test_weights_that_cannot_repair_q_are_refused():
     posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0))
     with pytest.raises(ValueError, match="above 0.7 weights cannot repair q"):
         posterior.reweighted(5000)
+    with pytest.raises(ValueError, match="needs n of 100 or more"):
+        posterior.reweighted(0)
 
 
 def test_smoothed_weights_are_in_order_and_no_larger_than_the_largest():

@@ -107,15 +107,8 @@ class Explanation:
             shape = self.problem.shape(name)
             counts = np.sum([_counts(read[name], 0) for read in self.readings.values() if name in read], axis=0)
             estimator = self.estimators.get(block.get(name, name), "held")
-            rows.append(
-                [
-                    name,
-                    str(shape + latent.event),
-                    "FullRank" if name in block else latent.family.name,
-                    _span(counts),
-                    estimator,
-                ]
-            )
+            q = "FullRank" if name in block else latent.family.name
+            rows.append([name, str(shape + latent.event), q, _span(counts), estimator])
         return rows if self.estimators else [row[:-1] for row in rows]
 
     def _warnings(self) -> list[str]:

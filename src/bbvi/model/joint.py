@@ -31,9 +31,15 @@ class Block(NamedTuple):
 
 def as_blocks(joint: Any) -> tuple[Block, ...]:
     """Read what a user gives as `joint=`: blocks, or tuples of names."""
-    if isinstance(joint, str) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
+    if not isinstance(joint, (list, tuple)) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
-    return tuple(b if isinstance(b, Block) else Block(tuple(b)) for b in joint)
+    blocks = tuple(b if isinstance(b, Block) else Block(tuple(b)) for b in joint)
+    for names, parents, core in blocks:
+        if not 0 <= parents <= (len(names) if core is None else core) <= len(names) or parents == len(names):
+            raise ValueError(
+                f"joint=: of {names} at most {len(names) - 1} can be parents, and those in the core; got {parents}, {core}"
+            )
+    return blocks
 
 
 def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent]]) -> Blocks:

@@ -10,7 +10,7 @@ from bbvi.posterior.arviz import dims_of, inference_data
 from bbvi.posterior.pareto import Khat, smoothed
 from bbvi.posterior.ratios import Ratios
 
-_WORST = 0.7
+_WORST, _FEWEST = 0.7, 100
 
 
 class Reweighted:
@@ -73,6 +73,8 @@ def reweight(ratios: Ratios, n: int, key: Key) -> Reweighted:
         raise ValueError(
             "reweighted: the weights of many groups together would vary too much; look at posterior.khat().locals"
         )
+    if n < _FEWEST:
+        raise ValueError(f"reweighted needs n of {_FEWEST} or more to see the tail of the weights, got {n}")
     parts: list[dict[str, Any]] = []
 
     def piece(samples: Array) -> np.ndarray:

@@ -9,7 +9,7 @@ from numpyro.distributions import biject_to
 
 import bbvi
 from bbvi.model.latents import random_starts
-from bbvi.numerics.address import seed_key
+from bbvi.numerics.address import Address, seed_key
 
 COVARIANCES = {
     "FullRank": bbvi.FullRank(),
@@ -251,3 +251,12 @@ def test_a_posterior_of_another_rank_is_refused():
 
     with pytest.raises(ValueError, match=r"LowRank\(rank=2\) .*there and .*LowRank\(rank=3\)"):
         bbvi.fit(fitted(3)[0], start=fitted(2)[1])
+
+
+def test_a_matrix_that_rounding_would_drown_has_no_draws():
+    """In float32 the density of such draws would be that of their rounding: an ELBO of a million in place of a loss."""
+    family = bbvi.real(2, q=bbvi.FullRank()).family
+    address = Address(seed_key(0), jnp.uint32(0), jnp.uint32(0), jnp.uint32(0))
+    for lower, is_drawn in ((300.0, True), (1e6, False)):
+        params = {"loc": jnp.zeros(2), "scale": jnp.zeros(2), "lower": jnp.array([lower])}
+        assert bool(jnp.all(jnp.isfinite(family.sample(params, address)))) == is_drawn

@@ -23,6 +23,7 @@ from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale, standard_n
 _RIDGE = 1e-3
 _SMALLEST_SIZE = 1e-3  # of a direction's Fisher information, whose root is 0 where V is
 _MOST_PRODUCTS = 50
+_MOST_ROUNDING = 0.1  # of a standard normal, by the condition number of the matrix that makes draws of it
 
 
 class AbstractCovariance(eqx.Module):
@@ -98,6 +99,9 @@ class FullRank(AbstractCovariance):
         size, num = len(noise), self.parents
         matrix, tall = self._matrices(params, size)
         inverse, core = _inverse(matrix), len(matrix)
+        # where rounding would drown what was drawn there is no draw, so that a fit goes back instead of trusting its density
+        condition = jnp.abs(inverse).sum(1).max() * jnp.abs(tall).sum(1).max()
+        noise = jnp.where(condition * jnp.finfo(noise.dtype).eps < _MOST_ROUNDING, noise, jnp.nan)
         if num:
             of_parents = inverse[:num, :num] @ noise[:num]
             noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))

@@ -29,6 +29,7 @@ _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
 _AHEAD = 0.5 / (1 / (_POWER + 2) - 1 / (_LATE + 2))
 _OFTEN = 20
+_JUMP = 10.0  # standard deviations of q: averages begin anew after a longer step
 #: how many times its usual value the tolerance, and the gain that may be left, can be under subsampling
 _WIDEST, _MOST_GAIN = 15.0, 10.0
 
@@ -37,7 +38,7 @@ class Averages(eqx.Module):
     """Averages of one set of parameters, all in one vector for each row, and how many steps went into them.
 
     The noise is half the squared difference of successive gradients, whatever these drift; `last` is the last one.
-    `late` is an average of fewer, later parameters.
+    `late` is an average of fewer, later parameters, and `previous` are the last ones.
     """
 
     steps: Int[Array, "*rows"]
@@ -47,6 +48,7 @@ class Averages(eqx.Module):
     fisher: Float[Array, "*rows columns"]
     last: Float[Array, "*rows columns"]
     late: Float[Array, "*rows columns"]
+    previous: Float[Array, "*rows columns"]
     #: of each parameter its latent and the number of its columns
     columns: tuple[tuple[str, int], ...] = eqx.field(static=True)
 
@@ -109,6 +111,7 @@ class Converged(AbstractStop):
         if after["globals"]:
             params, gradient = info.flat or (after["globals"], estimate.globals)
             new_globals = _follow(state.globals, params, gradient, estimate.fisher["globals"])
+            steps = jnp.minimum(steps, new_globals.steps)
             distances.append(new_globals.by_latent(_distances(new_globals)))
         if after["rows"]:
             batch = jax.tree.map(lambda leaf: leaf[info.batch.groups], state.rows)
@@ -180,7 +183,7 @@ def _start(params: Any, rows: tuple[int, ...]) -> Averages:
     size = math.prod(rows) or 1
     columns = tuple((name, params[name][p].size // size) for name in sorted(params) for p in sorted(params[name]))
     zeros = jnp.zeros((*rows, sum(num for _, num in columns)))
-    return Averages(jnp.zeros(rows, jnp.int32), zeros, zeros, zeros, zeros, zeros, zeros, columns)
+    return Averages(jnp.zeros(rows, jnp.int32), zeros, zeros, zeros, zeros, zeros, zeros, zeros, columns)
 
 
 def toward(mean: Any, value: Any, count: Any, power: float = _POWER) -> Any:
@@ -191,14 +194,17 @@ def toward(mean: Any, value: Any, count: Any, power: float = _POWER) -> Any:
 def _follow(averages: Averages, *trees: Any) -> Averages:
     """Add one step's parameters, gradient and Fisher information."""
     params, gradient, fisher = (_flat(tree, averages.steps.ndim) for tree in trees)
-    steps, old = averages.steps + 1, averages
+    old = averages
+    # what was averaged before a long step says nothing of where it led
+    jumped = (fisher * (params - old.previous) ** 2).sum(-1) > _JUMP**2
+    steps = jnp.where(jumped, 0, old.steps) + 1
     count = steps[..., None]
     # before the first gradient there is none to differ from: its own square stands in, and is soon forgotten
     noise = jnp.where(count > 1, (gradient - old.last) ** 2 / 2, gradient**2)
     return Averages(
         steps, toward(old.params, params, count), toward(old.gradient, gradient, count),
         toward(old.noise, noise, count, _LATE), toward(old.fisher, fisher, count), gradient,
-        toward(old.late, params, count, _LATE), old.columns,
+        toward(old.late, params, count, _LATE), params, old.columns,
     )  # fmt: skip
 
 

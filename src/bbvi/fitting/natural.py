@@ -4,7 +4,8 @@ For an exponential family with natural parameters eta the step eta + rho I(eta)^
 the model is conjugate, on the exact coordinate update (Hoffman et al. 2013; Khan and Lin 2017). As
 I(eta)^-1 grad L = (d eta / d lambda) F^-1 g, with F the Fisher information of lambda and g the gradient in it, a family
 says what F^-1 g is, and where the straight line that leaves lambda in that direction goes. The size of a factor's steps
-falls with the lengths of its gradients, as in AdaGrad-Norm (Streeter and McMahan 2010; Ward, Wu and Bottou 2019).
+falls with the lengths of its gradients, as in AdaGrad-Norm (Streeter and McMahan 2010; Ward, Wu and Bottou 2019), and how far
+a step may reach grows while the steps before it were too short, as in a trust region (Conn, Gould and Toint 2000).
 """
 
 import functools
@@ -16,17 +17,25 @@ import optax
 from jaxtyping import Array, Int
 
 from bbvi.families import AbstractFamily, Params, alike, by_factors
+from bbvi.families.abstract import Lambda
 from bbvi.fitting.optimizers import check_positive
 
 _HALVINGS = 30
 # a longer gradient tells how far the optimum is, not how noisy the gradient
 _LONGEST = 5.0
+# the first doublings of a factor's reach are not used: noise has one of two signs, and agrees with itself by chance
+_UNUSED = 4.0
 
 
 class NaturalState(NamedTuple):
-    """The sum of squared lengths of each factor's gradients, and how many times a factor's step was shortened."""
+    """What each factor's next step depends on, and how many times a factor's step was shortened."""
 
+    #: for each factor the sum of squared lengths of its gradients, its reach, and how steep its last step was
     squares: dict[str, Array]
+    reach: dict[str, Array]
+    slopes: dict[str, Array]
+    #: the last change of lambda
+    moves: Lambda
     shortened: Int[Array, ""]
 
 
@@ -38,7 +47,9 @@ def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransforma
 
     Args:
         reach: how far a step may move a factor, in the same units. A longer step is shortened to it, and one that leaves
-            the domain of the natural parameters is halved until it is inside.
+            the domain of the natural parameters is halved until it is inside. While the ELBO still rises at the end of a shortened
+            step more than half as steeply along it as at its beginning, a factor's reach doubles, from the third such step
+            on; it is `reach` again after a step whose end is lower along it. That of discrete latents does not grow.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist, jax.numpy as jnp
@@ -58,39 +69,50 @@ def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransforma
 def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def init(params):
         # one number for each factor, repeated for all entries of its first parameter: how many these are, a family knows
-        squares = {name: jnp.zeros_like(jnp.ravel(entries[min(entries)])) for name, entries in params.items()}
-        return NaturalState(squares, jnp.int32(0))
+        zeros = {name: jnp.zeros_like(jnp.ravel(entries[min(entries)])) for name, entries in params.items()}
+        reaches = jax.tree.map(lambda leaf: leaf + reach, zeros)
+        return NaturalState(zeros, reaches, zeros, jax.tree.map(jnp.zeros_like, params), jnp.int32(0))
 
     def update(updates, state, params=None, *, families, **extra_args):
-        changes, squares, shortened = {}, {}, state.shortened
+        moves, kept, shortened = {}, {}, state.shortened
         for names in alike({name: families[name] for name in updates}, {}):
             # all factors of one family make their steps together
             family, first = families[names[0]], min(params[names[0]])
-            trees = [(params[name], updates[name], {first: state.squares[name]}) for name in names]
+            scalars = [[{first: part[name]} for part in (state.squares, state.reach, state.slopes)] for name in names]
+            trees = [(params[n], updates[n], state.moves[n], *own) for n, own in zip(names, scalars, strict=True)]
             rows = [[by_factors(family, part) for part in tree] for tree in trees]
             all_rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
-            moved, sums, short = jax.vmap(functools.partial(_step, family, eta, reach))(*all_rows)
+            found, short = jax.vmap(functools.partial(_step, family, eta, reach))(*all_rows)
             shortened, begin = shortened + short.sum(dtype=jnp.int32), 0
-            for name, row in zip(names, rows, strict=True):
-                own, begin = slice(begin, begin + len(row[0][first])), begin + len(row[0][first])
-                like = params[name], {first: state.squares[name]}
-                cut = jax.tree.map(lambda leaf, like, own=own: leaf[own].reshape(jnp.shape(like)), (moved, sums), like)
-                changes[name], squares[name] = cut[0], cut[1][first]
-        return changes, NaturalState(squares, shortened)
+            for name, row, own in zip(names, rows, scalars, strict=True):
+                cut, begin = slice(begin, begin + len(row[0][first])), begin + len(row[0][first])
+                like = params[name], *own
+                moves[name], *kept[name] = jax.tree.map(
+                    lambda leaf, like, cut=cut: leaf[cut].reshape(jnp.shape(like)), found, like
+                )
+        squares, reaches, slopes = ({n: part[i][min(part[i])] for n, part in kept.items()} for i in range(3))
+        return moves, NaturalState(squares, reaches, slopes, moves, shortened)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _step(
-    family: AbstractFamily, eta: float, reach: float, params: Params, descent: Params, sums: Params
-) -> tuple[Params, Params, Array]:
-    """Step one factor: what to add to its parameters, its sum of squares, and whether the step was shortened."""
+    family: AbstractFamily, eta: float, reach: float,
+    params: Params, descent: Params, moved: Params, squares: Params, reaches: Params, slopes: Params,
+) -> tuple[tuple[Params, ...], Array]:  # fmt: skip
+    """Step one factor: what to add to its parameters and what its next step depends on, and whether the step was shortened."""
     gradient = jax.tree.map(jnp.negative, descent)
-    squares = jax.tree.leaves(sums)[0].reshape(-1)[0]
+    before, raw, slope = (jax.tree.leaves(own)[0].reshape(-1)[0] for own in (squares, reaches, slopes))
+    # where the step before was shortened, how steep the ELBO still is along it; a slope of 0 stands for a whole step
+    now = _dot(gradient, moved)
+    too_short, too_long = now > slope / 2, now <= 0
+    if not family.chart.is_discrete:
+        raw = jnp.where((slope > 0) & too_short, 2 * raw, jnp.where(too_long, reach, raw))
     direction = family.natural_gradient(params, gradient)
-    length = jnp.sqrt(jnp.maximum(sum(jnp.vdot(gradient[p], direction[p]) for p in params), 0))
-    whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + squares))
-    size = jnp.where(whole * length > reach, reach / length, whole)
+    length = jnp.sqrt(jnp.maximum(_dot(gradient, direction), 0))
+    whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + before))
+    longest = jnp.maximum(raw / _UNUSED, reach)
+    size = jnp.where(whole * length > longest, longest / length, whole)
 
     def end(size: Array) -> Params:
         return family.along(params, jax.tree.map(lambda leaf: size * leaf, direction))
@@ -102,5 +124,13 @@ def _step(
 
     # halved until it ends inside the domain
     size, _ = jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, jnp.int32(0)))
-    sums = jax.tree.map(lambda leaf: leaf + jnp.minimum(length, _LONGEST) ** 2, sums)
-    return jax.tree.map(jnp.subtract, end(size), params), sums, size < whole
+    moves = jax.tree.map(jnp.subtract, end(size), params)
+    # steps of a growing reach are long because the optimum is far, whatever the noise
+    squared = jnp.where(longest > reach, 0, jnp.minimum(length, _LONGEST) ** 2)
+    slope = jnp.where(size < whole, _dot(gradient, moves), 0)
+    kept = [jax.tree.map(lambda leaf, value=value: jnp.full_like(leaf, value), squares) for value in (before + squared, raw, slope)]
+    return (moves, *kept), size < whole
+
+
+def _dot(one: Params, other: Params) -> Array:
+    return sum((jnp.vdot(one[name], other[name]) for name in one), jnp.zeros(()))

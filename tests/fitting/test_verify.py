@@ -8,6 +8,7 @@ import pytest
 
 import bbvi
 from bbvi.families.normal import Normal
+from bbvi.fitting import verify
 
 
 def ridge(rho, d):
@@ -139,3 +140,38 @@ def test_good_gradients_are_not_suspected():
         assert posterior.converged
         kinds.add(tuple(posterior.estimators.values()))
     assert kinds == {("Pathwise()", "LocalExpectation()", "Score()")}
+
+
+class Noisy:
+    """Stands in for a probe: a gradient of 0, and an ELBO whose slope is `bias` and standard normal noise."""
+
+    def __init__(self, seed, left, bias=0.0):
+        self.left, self.bias, self.seed = left, bias, seed
+
+    def gradient(self, at, steps, *words):
+        self.left -= steps
+        return np.zeros_like(at)
+
+    def elbos(self, at, steps, *words):
+        self.left -= steps
+        return np.full(steps, at[0] * (self.bias + np.random.default_rng([self.seed, *words[1:]]).normal()))
+
+
+def suspected(**kwargs):
+    probes = [Noisy(seed, **kwargs) for seed in range(1500)]
+    found = [verify._disagrees(probe, np.ones(1, bool), 0) for probe in probes]
+    return sum(found), min(probe.left for probe in probes)
+
+
+def test_noise_is_not_taken_for_bias_among_many_looks():
+    assert suspected(left=2000)[0] == 0
+
+
+@pytest.mark.parametrize("left", [130, 600, 2000])
+def test_the_look_for_bias_makes_no_more_steps_than_are_left(left):
+    assert suspected(left=left, bias=2.0)[1] >= 0
+
+
+def test_a_planted_bias_of_ten_errors_is_found():
+    found = suspected(left=2000, bias=10 / np.sqrt(8))[0]
+    assert found > 0.8 * 1500

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # of which scipy.stats, slow to import, is imported when first used
-from jax.nn import log_sigmoid, sigmoid, softplus
+from jax.nn import log_sigmoid, sigmoid
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 from numpyro.distributions import constraints
@@ -19,7 +19,7 @@ from bbvi.families.law import Parameter, Params, always, positive_parameter
 from bbvi.families.normal import HALF_LOG_TWO_PI
 from bbvi.numerics.address import Address
 from bbvi.numerics.samplers import log_gamma_ratio
-from bbvi.numerics.special import exp_excess, stirling_rest, trigamma_excess
+from bbvi.numerics.special import by_slopes, divergence, exp_excess, stirling_rest, trigamma_excess
 from bbvi.numerics.xla import mark
 
 
@@ -72,25 +72,23 @@ def log_shares(log_mean: Array, log_total: Array, log_z: Array) -> Array:
     The logarithms of z / mean are small where concentrations a are large, and sum a log(z / mean) cancels: as both z and
     the means add up to 1, it is the sum of -a (z / mean - 1 - log(z / mean)), of which no two have different signs.
     """
-    log_a = log_total + log_mean
-    a = jnp.maximum(jnp.exp(log_a), smallest(log_a))
-    normaliser = (log_a / 2 - HALF_LOG_TWO_PI - stirling_rest(a)).sum() + _log_total(log_total)
-    return normaliser - (a * exp_excess(log_z - log_mean) + log_z).sum()
+    return _normaliser(log_mean, log_total) - (_deviance(log_mean, log_total, log_z) + log_z).sum()
 
 
-def _log_total(log_total: Array) -> Array:
-    return stirling_rest(jnp.exp(log_total)) + HALF_LOG_TWO_PI - log_total / 2
+@by_slopes(
+    lambda log_mean, log_total, log_z: jnp.exp(log_total + log_mean) * (log_mean - log_z),
+    lambda log_mean, log_total, log_z: jnp.exp(log_total + log_mean) * exp_excess(log_z - log_mean),
+    lambda log_mean, log_total, log_z: jnp.exp(log_total + log_mean) * jnp.expm1(log_z - log_mean),
+)
+def _deviance(log_mean: Array, log_total: Array, log_z: Array) -> Array:
+    return jnp.exp(log_total + log_mean) * exp_excess(log_z - log_mean)
 
 
-def _log_share(log_total: Array, mean: Array, logit: Array) -> Array:
-    """Return the part of one of two shares in the same, given the logits of its mean and of itself."""
-    log_a, log_z = log_total - softplus(-mean), -softplus(-logit)
-    a = jnp.maximum(jnp.exp(log_a), smallest(log_a))
-    # log(z / mean) is small where q is narrow, and then keeps its digits as a function of the difference of the logits
-    narrow = jnp.abs(logit - mean) < 1
-    change = jnp.where(narrow, logit - mean, 0)
-    ratio = jnp.where(narrow, -jnp.log1p(sigmoid(-mean) * jnp.expm1(-change)), log_z + softplus(-mean))
-    return log_a / 2 - HALF_LOG_TWO_PI - stirling_rest(a) - a * exp_excess(ratio) - log_z
+def _normaliser(log_mean: Array, log_total: Array) -> Array:
+    """Return log Gamma(total) less the sum of log Gamma(a), and of what makes deviances of a log z."""
+    log_a = log_total + jnp.append(log_mean, 0)
+    parts = log_a / 2 - HALF_LOG_TWO_PI - stirling_rest(jnp.maximum(jnp.exp(log_a), smallest(log_a)))
+    return parts[:-1].sum() - parts[-1]
 
 
 class Beta(AbstractShares):
@@ -108,9 +106,10 @@ class Beta(AbstractShares):
         return params["mean"] + ratios[0] - ratios[1]
 
     def log_prob(self, params, coordinates):
-        total = params["concentration"]
-        both = [_log_share(total, sign * params["mean"], sign * coordinates) for sign in (1.0, -1.0)]
-        return both[0] + both[1] + _log_total(total)
+        log_mean = log_sigmoid(jnp.stack([params["mean"], -params["mean"]]))
+        of_total = jnp.exp(params["concentration"]) * divergence(params["mean"], coordinates)
+        size = jnp.abs(coordinates)  # log z + log(1 - z) is -size - 2 log(1 + exp(-size))
+        return _normaliser(log_mean, params["concentration"]) - of_total + size + 2 * jnp.log1p(jnp.exp(-size))
 
     def _log_concentrations(self, params):
         return params["concentration"] + log_sigmoid(jnp.stack([params["mean"], -params["mean"]]))

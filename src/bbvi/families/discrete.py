@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy  # of which scipy.stats, slow to import, is imported when first used
 from jax.nn import log_softmax, sigmoid, softmax, softplus
+from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from bbvi.families.abstract import AbstractFamily
@@ -15,7 +16,7 @@ from bbvi.families.charts import Binary, Categories, Counts, OneHotVectors, marg
 from bbvi.families.law import Parameter, always, positive_parameter
 from bbvi.families.normal import HALF_LOG_TWO_PI
 from bbvi.numerics.samplers import poisson
-from bbvi.numerics.special import exp_excess, stirling_rest
+from bbvi.numerics.special import by_slopes, exp_excess, stirling_rest
 
 
 def _indicator(p: np.ndarray) -> Any:
@@ -98,6 +99,15 @@ class OneHot(AbstractCategories):
         return _indicator(np.asarray(softmax(params["logits"])))
 
 
+@by_slopes(lambda log_rate, k: jnp.exp(log_rate) - k, lambda log_rate, k: jnp.log(k) - log_rate)
+def _deviance(log_rate: Array, k: Array) -> Array:
+    """Return k log(k / rate) - (k - rate), by Stirling's formula the -log of a Poisson: next to a large rate nothing may cancel."""
+    rate, some = jnp.exp(log_rate), jnp.maximum(k, 1)
+    near = jnp.abs(some - rate) < rate / 2
+    log_ratio = jnp.where(near, -jnp.log1p(jnp.where(near, (some - rate) / rate, 0)), log_rate - jnp.log(some))
+    return jnp.where(k == 0, rate, some * exp_excess(log_ratio))
+
+
 class Poisson(AbstractFamily):
     """Poisson by the logarithm of its rate."""
 
@@ -108,12 +118,10 @@ class Poisson(AbstractFamily):
         return poisson(address, params["rate"])
 
     def log_prob(self, params, coordinates):
-        # by Stirling's formula, in log(rate / k): next to a large rate nothing may cancel
-        rate, k = jnp.exp(params["rate"]), jnp.maximum(coordinates, 1) * 1.0
-        near = jnp.abs(k - rate) < rate / 2
-        log_ratio = jnp.where(near, -jnp.log1p(jnp.where(near, (k - rate) / rate, 0)), params["rate"] - jnp.log(k))
-        some = -k * exp_excess(log_ratio) - jnp.log(k) / 2 - HALF_LOG_TWO_PI - stirling_rest(k)
-        return jnp.where(coordinates == 0, -rate, some)
+        k = coordinates * 1.0
+        some = jnp.maximum(k, 1)
+        rest = jnp.log(some) / 2 + HALF_LOG_TWO_PI + stirling_rest(some)
+        return -_deviance(params["rate"], k) - jnp.where(k == 0, 0, rest)
 
     def natural_gradient(self, params, gradient):
         return {"rate": gradient["rate"] * jnp.exp(-params["rate"])}

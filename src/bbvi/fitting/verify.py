@@ -26,7 +26,7 @@ _SETTLE = 100  # steps after which what is left of a random move points along ri
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
 _SATURATED = 0.01  # Fisher information of a discrete factor that hardly draws other values
-_BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _MOST_STEPS = 8, 3, 2, 3, 100
+_BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _FEWEST_STEPS, _MOST_STEPS = 8, 3, 2, 3, 3, 100
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
@@ -171,16 +171,25 @@ def _biased(probe: Probe, among: Sequence[str] | None = None) -> tuple[str, ...]
 def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
     """Tell whether slopes along a random direction of some parameters disagree, and no less so when differences are halved.
 
-    A suspicion is looked at with more draws until it is clear or gone.
+    A suspicion is looked at with more draws, as far as steps are left, until it is gone or has been clear twice: of so few
+    blocks the error is itself uncertain, and one look among many is beyond five errors by chance.
     """
     direction = np.random.default_rng(number).normal(size=len(own)) * own
     direction /= np.linalg.norm(direction)
-    steps = max(3, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
+    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
+    clear: list[float] = []
     for more in range(_LOOKS):
-        found = _disagreements(probe, direction, steps * 4**more, number, more)
+        affordable = min(steps * 4**more, probe.left // (5 * _BLOCKS))
+        if affordable < _FEWEST_STEPS:
+            break
+        found = _disagreements(probe, direction, affordable, number, more)
         if all(abs(one.mean) > max(_LEAST_BIAS, _ERRORS * one.error) for one in found):
-            return abs(found[1].mean) > abs(found[0].mean) / 2
-        if not any(abs(one.mean) > _ERRORS / 2 * one.error for one in found):
+            if abs(found[1].mean) <= abs(found[0].mean) / 2:
+                break
+            clear.append(np.sign(found[0].mean))
+            if clear.count(clear[-1]) == 2:
+                return True
+        elif not any(abs(one.mean) > _ERRORS / 2 * one.error for one in found):
             break
     return False
 

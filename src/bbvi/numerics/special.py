@@ -7,13 +7,15 @@ it vectorises. `tools/fit_special.py` fits the polynomials.
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.nn import sigmoid, softplus
 from jaxtyping import Array, Float
 
 # the coefficients that `tools/fit_special.py` found, by name
@@ -110,11 +112,40 @@ def stirling_rest(x: Float[Array, "..."]) -> Float[Array, "..."]:
     edge, series = (_EDGE, _FITTED["log_gamma_rest"]) if jnp.result_type(x) == jnp.float32 else (_SERIES_EDGE, _SERIES)
     large = jnp.greater_equal(x, edge)
     few, inverse = jnp.where(large, edge, x), 1 / jnp.where(large, x, edge)
-    direct = lgamma(few) - (few - 0.5) * jnp.log(few) + few - _HALF_LOG_2PI
+    direct = _positive_lgamma(few) - (few - 0.5) * jnp.log(few) + few - _HALF_LOG_2PI
     return jnp.where(large, inverse * polynomial(inverse**2, series), direct)
 
 
 @jax.custom_jvp
+def _positive_lgamma(x: Array) -> Array:
+    """Return log Gamma(x) for x from 0 to the edge, by less than `lgamma` takes."""
+    if jnp.result_type(x) != jnp.float32:
+        return jax.lax.lgamma(x)
+    _, below_one, b, _ = _pieces(x)
+    return b * (b - 1) * fitted("log_gamma_middle", b - 0.75) - jnp.where(below_one, jnp.log(x), 0)
+
+
+_positive_lgamma.defjvps(lambda dx, _, x: digamma(x) * dx)
+
+
+def by_slopes(*slopes: Callable[..., Array]) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Give a function its derivatives in closed form, each computed only where it is asked for."""
+
+    def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
+        own = jax.custom_jvp(function)
+
+        def jvp(primals, tangents):
+            value, pairs = own(*primals), zip(slopes, tangents, strict=True)
+            asked = (slope(*primals) * change for slope, change in pairs if not isinstance(change, SymbolicZero))
+            return value, sum(asked, jnp.zeros_like(value))
+
+        own.defjvp(jvp, symbolic_zeros=True)
+        return own
+
+    return decorate
+
+
+@by_slopes(lambda x: _exp_excess(x)[1])
 def exp_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return exp(x) - 1 - x, about x**2 / 2 around 0, where a difference would lose its digits.
 
@@ -128,16 +159,38 @@ def exp_excess(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def _exp_excess(x: Array) -> tuple[Array, Array]:
     """Return exp(x) - 1 - x and its derivative exp(x) - 1."""
     small, beyond = jnp.abs(x) < _EXPONENTIAL_EDGE, jnp.exp(x) - 1
-    coefficients = _EXPONENTIAL[: 6 if jnp.result_type(x) == jnp.float32 else None]
-    series = x * x * polynomial(jnp.where(small, x, 0), coefficients)
+    series = _exp_series(jnp.where(small, x, 0))
     return jnp.where(small, series, beyond - x), jnp.where(small, x + series, beyond)
 
 
-@exp_excess.defjvp
-def _exp_excess_jvp(primals, tangents):
-    (x,), (dx,) = primals, tangents
-    value, slope = _exp_excess(x)
-    return value, slope * dx
+def _exp_series(x: Array) -> Array:
+    return x * x * polynomial(x, _EXPONENTIAL[: 6 if jnp.result_type(x) == jnp.float32 else None])
+
+
+@by_slopes(
+    lambda mean, logit: sigmoid(mean) * sigmoid(-mean) * (mean - logit),
+    lambda mean, logit: (
+        jnp.sign(mean - logit)
+        * (sigmoid(jnp.maximum(mean, logit)) * sigmoid(-jnp.minimum(mean, logit)))
+        * jnp.expm1(-jnp.abs(mean - logit))
+    ),
+)
+def divergence(mean: Float[Array, "..."], logit: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return the Kullback-Leibler divergence of a Bernoulli from one of another logit, with its digits where both are close.
+
+    Examples:
+        >>> print(f"{divergence(0.0, 1e-4):.5g}")
+        1.25e-09
+    """
+    # of the two values the one of a probability m below 1/2: nothing cancels
+    sign = jnp.where(mean < 0, 1.0, -1.0).astype(jnp.result_type(mean))
+    change, low, m = sign * (logit - mean), -jnp.abs(mean), sigmoid(-jnp.abs(mean))
+    narrow = jnp.abs(change) < _EXPONENTIAL_EDGE
+    x = jnp.where(narrow, change, 0)
+    excess = _exp_series(x)
+    near = m * excess - _exp_series(jnp.log1p(m * (x + excess)))
+    far = jnp.maximum(sign * logit, 0) + jnp.log1p(jnp.exp(-jnp.abs(logit))) - softplus(low) - m * change
+    return jnp.where(narrow, near, far)
 
 
 def polynomial(x: Array, coefficients: Sequence[Any]) -> Array:

@@ -3,6 +3,7 @@
     python benchmarks/verdicts.py                        every target with one seed
     python benchmarks/verdicts.py --seeds 3 --jobs 2     three seeds, two processes
     python benchmarks/verdicts.py --only ridge --json ridges.json
+    python benchmarks/verdicts.py --structure default    the q that fit structures by itself, in place of the paper's factors
     python benchmarks/verdicts.py --check                the exact ELBOs beside those of draws, and the best q beside others
     python benchmarks/verdicts.py --list                 the names of the targets
 
@@ -20,7 +21,7 @@ import math
 import multiprocessing
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import numpy as np
 import verdict_batches
 import verdict_gaussians
 import verdict_hard
+from verdict_joint import in_default_structure
 from verdict_target import Case, Target
 
 import bbvi
@@ -38,6 +40,10 @@ TARGETS = {
     target.name: target
     for target in (*verdict_gaussians.TARGETS, *verdict_hard.TARGETS, *verdict_batches.TARGETS)
 }  # fmt: skip
+STRUCTURES: dict[str, Callable[[Target], Target]] = {
+    "factors": lambda target: target,
+    "default": in_default_structure,
+}
 STEPS = 20_000
 FALSE_AT_MOST, CLAIMED_AT_LEAST = 0.05, 0.9
 MANY_DRAWS, FEW_DRAWS, MANY_PARAMETERS = 100_000, 200, 500
@@ -66,9 +72,9 @@ def fit_once(target: Target, case: Case, seed: int, steps: int) -> Record:
     return record | {"seconds": time.perf_counter() - began}
 
 
-def run_target(name: str, seeds: int, steps: int) -> list[Record]:
+def run_target(name: str, seeds: int, steps: int, structure: str) -> list[Record]:
     """Fit one target with every seed, which share its compiled programs, and forget these."""
-    target = TARGETS[name]
+    target = STRUCTURES[structure](TARGETS[name])
     case = target.build()
     records = [fit_once(target, case, seed, steps) for seed in range(seeds)]
     del case
@@ -77,14 +83,14 @@ def run_target(name: str, seeds: int, steps: int) -> list[Record]:
     return records
 
 
-def run_targets(names: list[str], seeds: int, steps: int, jobs: int) -> Iterator[Record]:
+def run_targets(names: list[str], *arguments: Any, jobs: int) -> Iterator[Record]:
     """Run targets one after the other, or each in the next free of some processes."""
     if jobs == 1:
         for name in names:
-            yield from run_target(name, seeds, steps)
+            yield from run_target(name, *arguments)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run_target, name, seeds, steps) for name in names]):
+        for done in as_completed([pool.submit(run_target, name, *arguments) for name in names]):
             yield from done.result()
 
 
@@ -153,14 +159,14 @@ def moved(params: Any, size: float, seed: int) -> Any:
     return {name: move(own) for name, own in params.items()}
 
 
-def check(name: str, draws: int = MANY_DRAWS) -> dict[str, float]:
+def check(name: str, structure: str = "factors", draws: int = MANY_DRAWS) -> dict[str, float]:
     """Compare the exact ELBO with that of draws at a q near the best, and the best with what lies around it.
 
     Where there are no more than some hundred parameters, a Newton step tells what is left to gain along ridges too.
 
     Draws see the log joint in single precision, whose rounding is allowed for beside the standard error.
     """
-    case = TARGETS[name].build()
+    case = STRUCTURES[structure](TARGETS[name]).build()
     around = [
         case.best - case.value(moved(case.optimum, size, seed)) for size in (0.003, 0.03, 0.3) for seed in range(10)
     ]
@@ -182,6 +188,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="targets whose kind and name contain this; several with commas")
     parser.add_argument("--steps", type=int, default=STEPS, help="the budget of a fit")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--structure", choices=STRUCTURES, default="factors", help="of q: the paper's, or that of fit")
     parser.add_argument("--json", type=Path, help="write the records there")
     parser.add_argument("--check", action="store_true", help="test the exact ELBOs and the best q instead")
     parser.add_argument("--list", action="store_true", help="list the targets")
@@ -193,17 +200,19 @@ def main() -> None:
         return
     if options.check:
         for name in names:
-            found = check(name)
+            found = check(name, options.structure)
             shown = f"{name}: {found['errors']:.2f} standard errors, a Newton step would gain {found['newton']:.1g}"
             print(f"{shown}, the best above others by {found['least']:.2g}", flush=True)
             jax.clear_caches()
         return
     records = []
-    for record in run_targets(names, options.seeds, options.steps, options.jobs):
+    for record in run_targets(names, options.seeds, options.steps, options.structure, jobs=options.jobs):
         records.append(record)
         print(line(record), flush=True)
         if options.json:
-            options.json.write_text(json.dumps({"steps": options.steps, "fits": records}, indent=1) + "\n")
+            options.json.write_text(
+                json.dumps({"steps": options.steps, "structure": options.structure, "fits": records}, indent=1) + "\n"
+            )
     print(f"\n{table(records)}\n\n{verdict(records)}")
 
 

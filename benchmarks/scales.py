@@ -64,7 +64,11 @@ def rate(mean: float) -> Target:
             return dist.Gamma(1.0, 1e-6).log_prob(z["rate"]) + dist.Poisson(z["rate"]).log_prob(y).sum()
 
         shape, rate = 1 + counts.sum(), 1e-6 + len(counts)
-        return bbvi.Model(log_joint, rate=bbvi.positive()), jnp.asarray(counts), {"rate": (shape / rate, shape**0.5 / rate)}
+        return (
+            bbvi.Model(log_joint, rate=bbvi.positive()),
+            jnp.asarray(counts),
+            {"rate": (shape / rate, shape**0.5 / rate)},
+        )
 
     return Target(f"rate {mean:g}", build)
 
@@ -165,7 +169,9 @@ def fit_once(target: Target, seed: int, steps: int, **how: Any) -> dict[str, Any
         ratio = [np.max(np.abs(np.asarray(sd[n]) / s - 1)) for n, (_, s) in exact.items()]
         record |= {"mean": float(max(away)), "sd": float(max(ratio))}
         right = record["mean"] < NEAR and record["sd"] < NEAR
-        record["verdict"] = "right" if posterior.converged and right else "wrong" if posterior.converged else "not converged"
+        record["verdict"] = (
+            "right" if posterior.converged and right else "wrong" if posterior.converged else "not converged"
+        )
     except ValueError as error:
         record |= {"mean": np.nan, "sd": np.nan, "verdict": "refused", "error": str(error).splitlines()[0]}
     return record | {"seconds": time.perf_counter() - began}
@@ -203,7 +209,9 @@ def main() -> None:
     able = [record for record in records if record["representable"]]
     print(f"{sum(record['verdict'] == 'right' for record in able)} of {len(able)} right")
     others = [record for record in records if not record["representable"]]
-    print(f"{sum(record['verdict'] == 'wrong' for record in others)} of {len(others)} wrong where float32 cannot hold the answer")
+    print(
+        f"{sum(record['verdict'] == 'wrong' for record in others)} of {len(others)} wrong where float32 cannot hold the answer"
+    )
     if arguments.json:
         arguments.json.write_text(json.dumps(records, indent=1))
 

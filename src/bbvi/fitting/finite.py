@@ -1,4 +1,4 @@
-"""Name the first term of log p that is not finite, and the draw at which it is not."""
+"""Name what precision cannot hold: the first term of log p that is not finite, and a q narrower than rounding."""
 
 import functools
 from typing import Any
@@ -64,3 +64,11 @@ def _check_finite(terms: Terms, scope: Scope, latents: tuple[Values, ...], const
         else:
             reason = "check the function for divisions by zero, logs of negative numbers and overflow, or give an init="
         raise ValueError(f"{name}{element} is {value}{where} at a draw from the starting q ({at}); {reason}")
+
+
+def narrower_than_rounding(params: Lambda) -> str | None:
+    """Name a latent with a Normal q whose location is rounded by more than a tenth of its scale; None if there is none."""
+    for name, own in params.items():
+        if set(own) >= {"loc", "scale"} and np.any(np.spacing(np.abs(own["loc"])) > 0.1 * np.exp(own["scale"])):
+            return name
+    return None

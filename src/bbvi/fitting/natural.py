@@ -128,7 +128,10 @@ def _step(
     # steps of a growing reach are long because the optimum is far, whatever the noise
     squared = jnp.where(longest > reach, 0, jnp.minimum(length, _LONGEST) ** 2)
     slope = jnp.where(size < whole, _dot(gradient, moves), 0)
-    kept = [jax.tree.map(lambda leaf, value=value: jnp.full_like(leaf, value), squares) for value in (before + squared, raw, slope)]
+    kept = [
+        jax.tree.map(lambda leaf, value=value: jnp.full_like(leaf, value), squares)
+        for value in (before + squared, raw, slope)
+    ]
     return (moves, *kept), size < whole
 
 

@@ -13,7 +13,7 @@ from bbvi.families.abstract import Lambda
 from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History
 from bbvi.fitting.choose import Choosing, noise_so_far
-from bbvi.fitting.finite import raise_if_not_finite
+from bbvi.fitting.finite import narrower_than_rounding, raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
@@ -241,6 +241,12 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
         found = verify(fit, state, params, left=left)
         loop.analysis.problem.raise_failure()
     if found.better is None and not found.biased:
+        if (name := narrower_than_rounding(params["globals"])) is not None:
+            words = (
+                f"{rule!r} fired, but q of {name!r} is narrower than the rounding of {jnp.result_type(float)} around its mean: centre "
+                "or rescale the data, or set jax_enable_x64"
+            )
+            return End(Outcome.STOPPED, words), run, state._replace(params=params)
         return end, run, state._replace(params=params)
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:

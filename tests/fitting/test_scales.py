@@ -1,0 +1,42 @@
+"""Posteriors far from the start, or much narrower or wider than it."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import bbvi
+from bbvi.fitting.finite import narrower_than_rounding
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(1e4, 1.0), (1e6, 1e3), (-1e6, 1e6), (1.0, 1e-3)])
+def test_a_far_or_narrow_posterior_is_reached_in_hundreds_of_steps(mean, sd):
+    model = bbvi.Model(lambda z, _: dist.Normal(mean, sd).log_prob(z["x"]), x=bbvi.real())
+    posterior = bbvi.fit(model, progress=False, stop=[bbvi.Converged(), bbvi.Budget(steps=2000)])
+    assert posterior.converged
+    assert abs(float(posterior.mean()["x"]) - mean) < 0.05 * sd
+    assert abs(float(posterior.sd()["x"]) / sd - 1) < 0.05
+
+
+def test_an_income_in_dollars_is_reached_with_its_spread():
+    y = 66_852 + 20_000 * np.random.default_rng(3).standard_normal(50)
+
+    def log_joint(z, y):
+        return -jnp.log(z["sd"]) + dist.Normal(z["mean"], z["sd"]).log_prob(y).sum()
+
+    model = bbvi.Model(log_joint, mean=bbvi.real(), sd=bbvi.positive())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # its prior is flat on purpose
+        posterior = bbvi.fit(model, jnp.asarray(y), progress=False, stop=[bbvi.Converged(), bbvi.Budget(steps=2000)])
+    exact_sd = y.std(ddof=1) * (49 / 47 / 50) ** 0.5
+    assert posterior.converged
+    assert abs(float(posterior.mean()["mean"]) - y.mean()) < 0.1 * exact_sd
+    assert abs(float(posterior.sd()["mean"]) / exact_sd - 1) < 0.1
+
+
+def test_a_q_narrower_than_rounding_is_named():
+    resolved = {"loc": np.float32(1e4), "scale": np.float32(0.0)}
+    assert narrower_than_rounding({"x": resolved}) is None
+    assert narrower_than_rounding({"y": resolved, "x": resolved | {"scale": np.float32(-6.0)}}) == "x"

@@ -143,6 +143,16 @@ def test_verdicts_are_set_beside_exact_gaps():
     assert int(rows["all"][0]) == 3 and int(rows["well-conditioned"][0]) == 1
 
 
+def test_no_fit_of_the_default_structure_is_better_than_the_best_q():
+    targets = "ridge scalars rho=0.999 d=2,funnel n=9 of width 1"
+    script = str(ROOT / "benchmarks" / "verdicts.py")
+    command = [sys.executable, script, "--structure", "default", "--only", targets, "--steps", "300"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    fits = [line for line in done.stdout.splitlines() if " gap " in line and "seed" in line]
+    gaps = [float(line.split(" gap ")[1].split()[0]) for line in fits]
+    assert len(gaps) == 2 and all(-1e-6 < gap < 0.05 for gap in gaps)
+
+
 @pytest.mark.slow
 def test_the_exact_elbos_of_verdicts_agree_with_draws_and_their_best_q_is_the_best():
     one_of_each = (

@@ -30,10 +30,8 @@ _UNUSED = 4.0
 class NaturalState(NamedTuple):
     """What each factor's next step depends on, and how many times a factor's step was shortened."""
 
-    #: for each factor the sum of squared lengths of its gradients, its reach, and how steep its last step was
-    squares: dict[str, Array]
-    reach: dict[str, Array]
-    slopes: dict[str, Array]
+    #: of each factor the sum of squared lengths of its gradients, its reach, and how steep its last step was, on the last axis
+    memory: dict[str, Array]
     #: the last change of lambda
     moves: Lambda
     shortened: Int[Array, ""]
@@ -68,41 +66,38 @@ def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransforma
 @functools.cache  # the same transformation each time: a compiled step is known by it
 def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def init(params):
-        # one number for each factor, repeated for all entries of its first parameter: how many these are, a family knows
-        zeros = {name: jnp.zeros_like(jnp.ravel(entries[min(entries)])) for name, entries in params.items()}
-        reaches = jax.tree.map(lambda leaf: leaf + reach, zeros)
-        return NaturalState(zeros, reaches, zeros, jax.tree.map(jnp.zeros_like, params), jnp.int32(0))
+        # repeated for all entries of a factor's first parameter: how many these are, a family knows
+        sizes = {name: jnp.size(entries[min(entries)]) for name, entries in params.items()}
+        memory = {name: jnp.tile(jnp.array([0.0, reach, 0.0]), (size, 1)) for name, size in sizes.items()}
+        return NaturalState(memory, jax.tree.map(jnp.zeros_like, params), jnp.int32(0))
 
     def update(updates, state, params=None, *, families, **extra_args):
-        moves, kept, shortened = {}, {}, state.shortened
+        moves, memory, shortened = {}, {}, state.shortened
         for names in alike({name: families[name] for name in updates}, {}):
             # all factors of one family make their steps together
             family, first = families[names[0]], min(params[names[0]])
-            scalars = [[{first: part[name]} for part in (state.squares, state.reach, state.slopes)] for name in names]
-            trees = [(params[n], updates[n], state.moves[n], *own) for n, own in zip(names, scalars, strict=True)]
-            rows = [[by_factors(family, part) for part in tree] for tree in trees]
+            trees = [[by_factors(family, part[name]) for part in (params, updates, state.moves)] for name in names]
+            counts = [len(tree[0][first]) for tree in trees]
+            kept = [state.memory[name][:: len(state.memory[name]) // num] for name, num in zip(names, counts, strict=True)]
+            rows = [(*tree, own) for tree, own in zip(trees, kept, strict=True)]
             all_rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
-            found, short = jax.vmap(functools.partial(_step, family, eta, reach))(*all_rows)
+            found, after, short = jax.vmap(functools.partial(_step, family, eta, reach))(*all_rows)
             shortened, begin = shortened + short.sum(dtype=jnp.int32), 0
-            for name, row, own in zip(names, rows, scalars, strict=True):
-                cut, begin = slice(begin, begin + len(row[0][first])), begin + len(row[0][first])
-                like = params[name], *own
-                moves[name], *kept[name] = jax.tree.map(
-                    lambda leaf, like, cut=cut: leaf[cut].reshape(jnp.shape(like)), found, like
-                )
-        squares, reaches, slopes = ({n: part[i][min(part[i])] for n, part in kept.items()} for i in range(3))
-        return moves, NaturalState(squares, reaches, slopes, moves, shortened)
+            for name, num in zip(names, counts, strict=True):
+                own, begin = slice(begin, begin + num), begin + num
+                moves[name] = jax.tree.map(lambda leaf, like, own=own: leaf[own].reshape(like.shape), found, params[name])
+                memory[name] = _repeat(after[own], len(state.memory[name]) // num)
+        return moves, NaturalState(memory, moves, shortened)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _step(
-    family: AbstractFamily, eta: float, reach: float,
-    params: Params, descent: Params, moved: Params, squares: Params, reaches: Params, slopes: Params,
-) -> tuple[tuple[Params, ...], Array]:  # fmt: skip
-    """Step one factor: what to add to its parameters and what its next step depends on, and whether the step was shortened."""
+    family: AbstractFamily, eta: float, reach: float, params: Params, descent: Params, moved: Params, memory: Array
+) -> tuple[Params, Array, Array]:
+    """Step one factor: what to add to its parameters, what its next step depends on, and whether the step was shortened."""
     gradient = jax.tree.map(jnp.negative, descent)
-    before, raw, slope = (jax.tree.leaves(own)[0].reshape(-1)[0] for own in (squares, reaches, slopes))
+    before, raw, slope = memory
     # where the step before was shortened, how steep the ELBO still is along it; a slope of 0 stands for a whole step
     now = _dot(gradient, moved)
     too_short, too_long = now > slope / 2, now <= 0
@@ -113,6 +108,11 @@ def _step(
     whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + before))
     longest = jnp.maximum(raw / _UNUSED, reach)
     size = jnp.where(whole * length > longest, longest / length, whole)
+    # what grows is how far a location may move: no scale is known from so far away
+    of_shape = {name: gradient[name] for name in gradient if name != "loc"}
+    spread = jnp.sqrt(jnp.maximum(_dot(of_shape, direction), 0))
+    share = jnp.where(("loc" in gradient) & (size * spread > reach), reach / (size * spread), 1.0)
+    direction = {name: leaf * (1 if name == "loc" else share) for name, leaf in direction.items()}
 
     def end(size: Array) -> Params:
         return family.along(params, jax.tree.map(lambda leaf: size * leaf, direction))
@@ -128,11 +128,11 @@ def _step(
     # steps of a growing reach are long because the optimum is far, whatever the noise
     squared = jnp.where(longest > reach, 0, jnp.minimum(length, _LONGEST) ** 2)
     slope = jnp.where(size < whole, _dot(gradient, moves), 0)
-    kept = [
-        jax.tree.map(lambda leaf, value=value: jnp.full_like(leaf, value), squares)
-        for value in (before + squared, raw, slope)
-    ]
-    return (moves, *kept), size < whole
+    return moves, jnp.stack([before + squared, raw, slope]), size < whole
+
+
+def _repeat(rows: Array, times: int) -> Array:
+    return jnp.repeat(rows, times, 0) if times > 1 else rows
 
 
 def _dot(one: Params, other: Params) -> Array:

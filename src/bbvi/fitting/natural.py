@@ -78,14 +78,18 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
             family, first = families[names[0]], min(params[names[0]])
             trees = [[by_factors(family, part[name]) for part in (params, updates, state.moves)] for name in names]
             counts = [len(tree[0][first]) for tree in trees]
-            kept = [state.memory[name][:: len(state.memory[name]) // num] for name, num in zip(names, counts, strict=True)]
+            kept = [
+                state.memory[name][:: len(state.memory[name]) // num] for name, num in zip(names, counts, strict=True)
+            ]
             rows = [(*tree, own) for tree, own in zip(trees, kept, strict=True)]
             all_rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
             found, after, short = jax.vmap(functools.partial(_step, family, eta, reach))(*all_rows)
             shortened, begin = shortened + short.sum(dtype=jnp.int32), 0
             for name, num in zip(names, counts, strict=True):
                 own, begin = slice(begin, begin + num), begin + num
-                moves[name] = jax.tree.map(lambda leaf, like, own=own: leaf[own].reshape(like.shape), found, params[name])
+                moves[name] = jax.tree.map(
+                    lambda leaf, like, own=own: leaf[own].reshape(like.shape), found, params[name]
+                )
                 memory[name] = _repeat(after[own], len(state.memory[name]) // num)
         return moves, NaturalState(memory, moves, shortened)
 

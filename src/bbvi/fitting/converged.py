@@ -29,7 +29,9 @@ _POWER, _LATE = 3.0, 15.0
 # under a steady drift the averages of powers 3 and 15 lag t/5 and t/17 steps behind; half of t steps may be to go
 _AHEAD = 0.5 / (1 / (_POWER + 2) - 1 / (_LATE + 2))
 _OFTEN = 20
-_JUMP = 10.0  # standard deviations of q: averages begin anew after a longer step
+# averages begin anew after a step of more standard deviations of q, and when they say that lambda is more than one away
+# while the last two gradients are so many times shorter than the averaged one
+_JUMP, _SHORTER = 10.0, 30.0
 #: how many times its usual value the tolerance, and the gain that may be left, can be under subsampling
 _WIDEST, _MOST_GAIN = 15.0, 10.0
 
@@ -195,9 +197,13 @@ def _follow(averages: Averages, *trees: Any) -> Averages:
     """Add one step's parameters, gradient and Fisher information."""
     params, gradient, fisher = (_flat(tree, averages.steps.ndim) for tree in trees)
     old = averages
-    # what was averaged before a long step says nothing of where it led
+    # what was averaged before a long step, or where the ELBO was much steeper, says nothing of where it led
     jumped = (fisher * (params - old.previous) ** 2).sum(-1) > _JUMP**2
-    steps = jnp.where(jumped, 0, old.steps) + 1
+    averaged, last, now = (
+        (g**2 / jnp.where(fisher > 0, fisher, jnp.inf)).sum(-1) for g in (old.gradient, old.last, gradient)
+    )
+    arrived = (averaged > 1) & (averaged > _SHORTER**2 * jnp.maximum(last, now))
+    steps = jnp.where(jumped | arrived, 0, old.steps) + 1
     count = steps[..., None]
     # before the first gradient there is none to differ from: its own square stands in, and is soon forgotten
     noise = jnp.where(count > 1, (gradient - old.last) ** 2 / 2, gradient**2)

@@ -39,6 +39,15 @@ def test_a_fit_that_creeps_along_a_ridge_is_carried_to_its_top_before_it_claims_
     assert gap_of_ridge(posterior, data) < 0.05
 
 
+def test_a_plateau_whose_slope_the_rule_lets_pass_is_left_for_what_lies_beyond_it():
+    # where a q is much wider than Student's t of 0.1 degrees of freedom, the ELBO falls by 0.1 as its scale grows by e
+    model = bbvi.Model(lambda z, _: dist.StudentT(0.1, 0.0, 1.0).log_prob(z["x"]), x=bbvi.real(init={"scale": 1e6}))
+    stop = [bbvi.Converged(tolerance=0.2), bbvi.Budget(steps=2000)]
+    posterior = bbvi.fit(model, gradient=bbvi.Score(), stop=stop)
+    assert posterior.converged
+    assert abs(np.log(float(posterior.sd()["x"])) - 1.41) < 1
+
+
 def test_a_count_that_draws_nothing_but_zeros_is_looked_at_again():
     model = bbvi.Model(lambda z, _: dist.Poisson(5.0).log_prob(z["n"]), n=bbvi.count(init={"rate": 5e-5}))
     posterior = bbvi.fit(model)

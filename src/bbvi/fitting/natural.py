@@ -25,6 +25,7 @@ _HALVINGS = 30
 _LONGEST = 5.0
 # the first doublings of a factor's reach are not used: noise has one of two signs, and agrees with itself by chance
 _UNUSED = 4.0
+_TINY = 2.0**-32
 
 
 class NaturalState(NamedTuple):
@@ -108,13 +109,13 @@ def _step(
     if not family.chart.is_discrete:
         raw = jnp.where((slope > 0) & too_short, 2 * raw, jnp.where(too_long, reach, raw))
     direction = family.natural_gradient(params, gradient)
-    length = jnp.sqrt(jnp.maximum(_dot(gradient, direction), 0))
+    length = _length(gradient, direction)
     whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + before))
     longest = jnp.maximum(raw / _UNUSED, reach)
     size = jnp.where(whole * length > longest, longest / length, whole)
     # what grows is how far a location may move: no scale is known from so far away
     of_shape = {name: gradient[name] for name in gradient if name != "loc"}
-    spread = jnp.sqrt(jnp.maximum(_dot(of_shape, direction), 0))
+    spread = _length(of_shape, direction)
     share = jnp.where(("loc" in gradient) & (size * spread > reach), reach / (size * spread), 1.0)
     direction = {name: leaf * (1 if name == "loc" else share) for name, leaf in direction.items()}
 
@@ -137,6 +138,12 @@ def _step(
 
 def _repeat(rows: Array, times: int) -> Array:
     return jnp.repeat(rows, times, 0) if times > 1 else rows
+
+
+def _length(gradient: Params, direction: Params) -> Array:
+    """Return sqrt(g^T F^-1 g), whose square a float may not hold."""
+    squared = sum((jnp.vdot(_TINY * own, _TINY * direction[name]) for name, own in gradient.items()), jnp.zeros(()))
+    return jnp.sqrt(jnp.maximum(squared, 0)) / _TINY
 
 
 def _dot(one: Params, other: Params) -> Array:

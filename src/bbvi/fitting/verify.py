@@ -141,19 +141,27 @@ def _ridges(probe: Probe) -> list[np.ndarray]:
 
 
 def _climb(probe: Probe, at: np.ndarray, direction: np.ndarray, number: int) -> float:
-    """Return how far to go along a line: to the vertex of a parabola through the ELBO here and on both sides."""
+    """Return how far to go along a line: to the best of points ever farther away, on both sides, and of the vertex of a parabola.
+
+    The parabola is the first of those through the ELBO here and on both sides that has its vertex between them.
+    """
     here, far = probe.elbos(at, probe.steps, "line", number), 1.0
+
+    def gain(t: float) -> Gain:
+        return gain_of(probe.elbos(at + t * direction, probe.steps, "line", number) - here)
+
+    seen = {0.0: Gain(0.0, 0.0)}
     while True:
-        up, down = (gain_of(probe.elbos(at + t * direction, probe.steps, "line", number) - here) for t in (far, -far))
+        up, down = seen[far], seen[-far] = gain(far), gain(-far)
         bend, rise = -(up.mean + down.mean), up.mean - down.mean
         if (bend > 0.1 and 2 * bend > abs(rise)) or far > _FARTHEST or probe.left < 4 * probe.steps:
             break
         far *= 3
-    if not (np.isfinite(bend) and bend > 0):
-        return 0.0
-    end = float(np.clip(far * rise / (2 * bend), -far, far))
-    gain = gain_of(probe.elbos(at + end * direction, probe.steps, "line", number) - here)
-    return end if gain.mean > 2 * gain.error else 0.0
+    if np.isfinite(bend) and bend > 0:
+        vertex = float(np.clip(far * rise / (2 * bend), -far, far))
+        seen[vertex] = gain(vertex)
+    best = max(seen, key=lambda t: seen[t].mean)
+    return best if seen[best].mean > 2 * seen[best].error else 0.0
 
 
 def _biased(probe: Probe, among: Sequence[str] | None = None) -> tuple[str, ...]:

@@ -61,5 +61,14 @@ def test_a_regression_in_any_units_keeps_its_shape_on_the_way(unit_x, unit_y):
 
 def test_a_q_narrower_than_rounding_is_named():
     resolved = {"loc": np.float32(1e4), "scale": np.float32(0.0)}
-    assert narrower_than_rounding({"x": resolved}) is None
-    assert narrower_than_rounding({"y": resolved, "x": resolved | {"scale": np.float32(-6.0)}}) == "x"
+    assert narrower_than_rounding({"x": resolved}, 0.1) is None
+    assert narrower_than_rounding({"y": resolved, "x": resolved | {"scale": np.float32(-6.0)}}, 0.1) == "x"
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(1.0, 1e-6), (1e3, 1e-6), (1e6, 1e-6), (1e6, 1e-3), (1e6, 1.0)])
+def test_an_answer_that_floats_cannot_hold_is_an_error_that_keeps_what_was_reached(mean, sd):
+    model = bbvi.Model(lambda z, _: dist.Normal(mean, sd).log_prob(z["x"]), x=bbvi.real())
+    with pytest.raises(ValueError, match="'x' is nearly as narrow as the rounding of float32.*x64") as error:
+        bbvi.fit(model, progress=False, stop=[bbvi.Converged(), bbvi.Budget(steps=1000)])
+    assert not error.value.posterior.converged
+    assert abs(float(error.value.posterior.mean()["x"]) / mean - 1) < 1e-6

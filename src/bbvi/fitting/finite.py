@@ -66,9 +66,15 @@ def _check_finite(terms: Terms, scope: Scope, latents: tuple[Values, ...], const
         raise ValueError(f"{name}{element} is {value}{where} at a draw from the starting q ({at}); {reason}")
 
 
-def narrower_than_rounding(params: Lambda) -> str | None:
-    """Name a latent with a Normal q whose location is rounded by more than a tenth of its scale; None if there is none."""
+class PrecisionError(ValueError):
+    """Floats are too coarse for the answer; `posterior` is what the fit had reached."""
+
+    posterior: Any = None
+
+
+def narrower_than_rounding(params: Lambda, share: float) -> str | None:
+    """Name a latent with a Normal q whose location is rounded by more than a share of its scale; None if there is none."""
     for name, own in params.items():
-        if set(own) >= {"loc", "scale"} and np.any(np.spacing(np.abs(own["loc"])) > 0.1 * np.exp(own["scale"])):
+        if set(own) >= {"loc", "scale"} and np.any(np.spacing(np.abs(own["loc"])) > share * np.exp(own["scale"])):
             return name
     return None

@@ -25,7 +25,6 @@ _HALVINGS = 30
 _LONGEST = 5.0
 # the first doublings of a factor's reach are not used: noise has one of two signs, and agrees with itself by chance
 _UNUSED = 4.0
-_TINY = 2.0**-32
 
 
 class NaturalState(NamedTuple):
@@ -142,8 +141,9 @@ def _repeat(rows: Array, times: int) -> Array:
 
 def _length(gradient: Params, direction: Params) -> Array:
     """Return sqrt(g^T F^-1 g), whose square a float may not hold."""
-    squared = sum((jnp.vdot(_TINY * own, _TINY * direction[name]) for name, own in gradient.items()), jnp.zeros(()))
-    return jnp.sqrt(jnp.maximum(squared, 0)) / _TINY
+    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(direction[name])) for name in gradient], jnp.zeros(()))
+    unit = {name: direction[name] / jnp.where(largest > 0, largest, 1) for name in gradient}
+    return jnp.sqrt(largest) * jnp.sqrt(jnp.maximum(_dot(gradient, unit), 0))
 
 
 def _dot(one: Params, other: Params) -> Array:

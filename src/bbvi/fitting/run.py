@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,7 +14,7 @@ from bbvi.families.abstract import Lambda
 from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History
 from bbvi.fitting.choose import Choosing, noise_so_far
-from bbvi.fitting.finite import narrower_than_rounding, raise_if_not_finite
+from bbvi.fitting.finite import PrecisionError, narrower_than_rounding, raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
@@ -34,6 +35,8 @@ from bbvi.posterior.values import own_lengths
 
 _SECONDS_PER_CHUNK = 0.3
 _LEAST_TO_VERIFY = 1500
+#: how much of its scale the location of a Normal may be rounded by
+_ROUNDED = 0.1
 
 
 class Run(NamedTuple):
@@ -121,7 +124,25 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
                 end = _INTERRUPTED
     if int(state.broken) < 0:
         _save(run, state, history, end.outcome)
+    _raise_if_too_coarse(run, state, history, end)
     yield _posterior(run, state.params, history, end)
+
+
+def _raise_if_too_coarse(run: Run, state: State, history: History, end: End) -> None:
+    """Raise if floats cannot hold where this fit ended: a claim may be a little nearer to rounding than what never settled."""
+    share = _ROUNDED if end.outcome is Outcome.CONVERGED else _ROUNDED / 2
+    names = [narrower_than_rounding(jax.device_get(part), share) for part in state.params.values()]
+    name = next(filter(None, names), None)
+    if name is None or end.outcome is Outcome.INTERRUPTED:
+        return
+    words = (
+        f"q of {name!r} is nearly as narrow as the rounding of {jnp.result_type(float)} around its mean, so that its numbers cannot be "
+        f"trusted (after {int(state.step)} steps; {end.words}): centre or rescale the data, or declare the latent relative to its "
+        "order of magnitude, or set jax_enable_x64"
+    )
+    error = PrecisionError(f"{words}. What was reached is in this error's .posterior")
+    error.posterior = _posterior(run, state.params, history, End(Outcome.STOPPED, words))
+    raise error
 
 
 def _end(run: Run, state: State, began: float) -> End | None:
@@ -241,12 +262,6 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
         found = verify(fit, state, params, left=left)
         loop.analysis.problem.raise_failure()
     if found.better is None and not found.biased:
-        if (name := narrower_than_rounding(params["globals"])) is not None:
-            words = (
-                f"{rule!r} fired, but q of {name!r} is narrower than the rounding of {jnp.result_type(float)} around its mean: centre "
-                "or rescale the data, or set jax_enable_x64"
-            )
-            return End(Outcome.STOPPED, words), run, state._replace(params=params)
         return end, run, state._replace(params=params)
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:

@@ -15,6 +15,7 @@ venv: $(STAMP) ## Create .venv with bbvi (editable) and the dev and docs tools
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
+	-$(BIN)/python -m pip install --quiet --editable '.[cluster]' # where it does not install its tests are skipped
 	touch $@
 
 study: $(STAMP) ## Run the paper's empirical study and write its report; options by ARGS, as in ARGS=--quick

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from bbvi.model.opaque.workers import Workers
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Opaque:
@@ -15,7 +17,7 @@ class Opaque:
     function: Callable[..., Any]
     stochastic: bool
     vectorized: bool
-    executor: Executor | None
+    executor: Executor | Workers | None
     reads: Mapping[str, Any] | None
 
     def __repr__(self) -> str:
@@ -36,7 +38,7 @@ def opaque(
     *,
     stochastic: bool = False,
     vectorized: bool = False,
-    executor: Executor | None = None,
+    executor: Executor | Workers | None = None,
     reads: Mapping[str, Any] | None = None,
 ) -> Opaque:
     """Let any Python function stand for a model function: NumPy code, a simulator, a call of another program.
@@ -48,7 +50,8 @@ def opaque(
     Args:
         stochastic: `fn` draws random numbers; it is called with `seed=`, an int that differs between draws.
         vectorized: `fn` gets a leading axis of samples on every latent (and on `seed`) and returns it on every term.
-        executor: a `concurrent.futures` executor to make the calls in; `fn` and data must be picklable.
+        executor: where to make the calls: a `concurrent.futures` executor, or a cluster by `bbvi.on_ray()` or
+            `bbvi.on_dask(client)`; `fn` and data must be picklable.
         reads: the terms' latents, if you know them: `{term: latent}`, `{term: [latents]}` or
             `{term: {latent: matrix}}` with a boolean matrix, term elements by latent elements. A lone array is
             the term `""`. It is checked by moving latents.
@@ -68,8 +71,8 @@ def opaque(
         raise TypeError(f"bbvi.opaque takes a function, got {type(fn).__name__}")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise TypeError(
-            "bbvi.opaque: executor= takes a concurrent.futures executor such as ProcessPoolExecutor(4), "
-            f"got {type(executor).__name__}"
+            "bbvi.opaque: executor= takes a concurrent.futures executor such as ProcessPoolExecutor(4), bbvi.on_ray() or "
+            f"bbvi.on_dask(client), got {type(executor).__name__}"
         )
     if reads is not None and not isinstance(reads, Mapping):
         raise TypeError(f'bbvi.opaque: reads= takes a dict such as {{"prior": "mu"}}, got {type(reads).__name__}')

@@ -17,11 +17,12 @@ import numpy as np
 import scipy.sparse as sparse
 
 from bbvi.model.latents import Latent
-from bbvi.model.opaque.calls import Caller, Failure, Form, OpaqueError, Segment, in_executor, run
+from bbvi.model.opaque.calls import Caller, Failure, Form, OpaqueError, Segment, run
 from bbvi.model.opaque.declared import declared
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.learn import check_vectorized, learn
 from bbvi.model.opaque.moving import Probe, arguments, breach, check_declared, find, find_slots, observe, single_moves
+from bbvi.model.opaque.workers import as_workers, in_workers
 
 #: the name under which the site of a call travels beside the latents (a latent's own name has no slash)
 CALL_SITE = "/call site"
@@ -67,7 +68,7 @@ class Host:
             check_vectorized(opaque.function, first, constant, self.label, form=self._form)
         self._caller: Caller = functools.partial(run, opaque.function, constant)
         if opaque.executor is not None:
-            self._caller = in_executor(opaque.executor, opaque.function, constant, self.label)
+            self._caller = in_workers(as_workers(opaque.executor), opaque.function, constant, self.label)
             # start the workers here and now: a first call that cannot be made there is better known before the loop
             if isinstance(outcome := self._caller([first.cut(0, 1)], self._form), Failure):
                 raise self._error(outcome)

@@ -242,3 +242,33 @@ POSITIVE = {
     "sign": lambda z: jnp.sign(z) * z,
     "inverse": lambda z: jnp.tanh(1 / z),
 }
+
+#: functions of positive latents, or of real ones, and of data of which the trace does not know the sign, nor whether one is 0
+CONTINUOUS_WITH_DATA = {
+    "Weibull by hand": lambda z, y: jnp.log(z) + z * jnp.log(y) - jnp.exp(z * jnp.log(y)),
+    "Weibull": lambda z, y: dist.Weibull(z, z[::-1]).log_prob(y),
+    "a ratio to a scale": lambda z, y: jnp.exp(-z * jnp.log(y / z[0])),
+    "a power of a ratio": lambda z, y: jnp.exp(-((y / z[0]) ** z)),
+    "a scale times data": lambda z, y: dist.Normal(0, z * y).log_prob(0.3) + jnp.tanh(1 / (z * y)),
+    "a root of data and a latent": lambda z, y: jnp.exp(-jnp.sqrt(z * y) - jax.lax.rsqrt(y / z)),
+    "lognormal counts": lambda z, y: jnp.logaddexp(dist.LogNormal(jnp.log(z), z).log_prob(y), -3.0),
+    "minus an infinite constant": lambda z, y: jnp.exp(-z * jnp.log(-jnp.abs(y))),
+}
+
+CONTINUOUS_REAL_WITH_DATA = {
+    "a field by Cholesky": lambda z, y: jnp.exp(jnp.linalg.cholesky(jnp.outer(y, y) * z[0] + jnp.eye(3)) @ z),
+    "an offset": lambda z, y: jnp.exp(z + jnp.log(y)),
+    "logarithms as predictors": lambda z, y: z @ jnp.log(y),
+}
+
+JUMPING_WITH_DATA = {
+    "0 ** z": lambda z, y: jnp.exp(z * jnp.log(y)),
+    "0 ** z with a power": lambda z, y: jnp.tanh(jnp.abs(y) ** z),
+    "tanh of an infinite predictor": lambda z, y: jnp.tanh(z @ jnp.log(y)),
+    "a difference from data": lambda z, y: jnp.tanh(1 / (z - y)),
+    "an infinite constant whose sign turns": lambda z, y: jnp.exp((jnp.exp(z) - 1) * jnp.log(y)),
+    "a logarithm of a product of reals": lambda z, y: jnp.exp(jnp.log(jnp.abs(z * y)) * z),
+    "a sign of data and latents": lambda z, y: jnp.sign(y * z) * y,
+    "a comparison with a constant that may be infinite": lambda z, y: jnp.where(z > jnp.log(y), 1.0, 0.0),
+    "what is chosen by a latent keeps no sign": lambda z, y: jnp.tanh(1 / jnp.where(z > 0, y, -y)),
+}

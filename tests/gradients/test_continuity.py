@@ -11,16 +11,23 @@ from bbvi.blankets.jaxpr.intervals import Interval
 from bbvi.blankets.jaxpr.jumps import find_jump
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.problem import bind
-from tests.gradients.continuity_cases import CONTINUOUS, JUMPING, POSITIVE
+from tests.gradients.continuity_cases import (
+    CONTINUOUS,
+    CONTINUOUS_REAL_WITH_DATA,
+    CONTINUOUS_WITH_DATA,
+    JUMPING,
+    JUMPING_WITH_DATA,
+    POSITIVE,
+)
 
 pytestmark = pytest.mark.compat
 #: continuous functions that are not shown to be: these take the score, which is right but noisier
 NOT_SHOWN = {"logarithm of a real, which is nan below 0"}
 
 
-def jump_of(function, inside=Interval()):  # noqa: B008
-    closed = jax.make_jaxpr(function)(jnp.ones(3, jnp.float32))
-    return find_jump(closed, ["z"], {"z": [inside]})
+def jump_of(function, inside=Interval(), data=0):  # noqa: B008
+    closed = jax.make_jaxpr(function)(*[jnp.ones(3, jnp.float32)] * (1 + data))
+    return find_jump(closed, ["z"] + [None] * data, {"z": [inside]})
 
 
 @pytest.mark.parametrize("name", JUMPING)
@@ -36,6 +43,21 @@ def test_continuity_is_shown(name):
 @pytest.mark.parametrize("name", POSITIVE)
 def test_continuity_is_shown_where_the_latent_is_positive(name):
     assert jump_of(POSITIVE[name], Interval(0.0, low_open=True)) is None
+
+
+@pytest.mark.parametrize("name", CONTINUOUS_WITH_DATA)
+def test_what_is_infinite_for_some_data_does_not_jump_as_a_positive_latent_moves(name):
+    assert jump_of(CONTINUOUS_WITH_DATA[name], Interval(0.0, low_open=True), data=1) is None
+
+
+@pytest.mark.parametrize("name", CONTINUOUS_REAL_WITH_DATA)
+def test_continuity_is_shown_whatever_the_data(name):
+    assert jump_of(CONTINUOUS_REAL_WITH_DATA[name], data=1) is None
+
+
+@pytest.mark.parametrize("name", JUMPING_WITH_DATA)
+def test_what_jumps_for_some_data_is_not_taken_to_be_continuous(name):
+    assert jump_of(JUMPING_WITH_DATA[name], data=1) is not None
 
 
 def test_the_suite_is_as_large_as_it_says():

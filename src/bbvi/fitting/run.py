@@ -262,7 +262,10 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
         found = verify(fit, state, params, left=left)
         loop.analysis.problem.raise_failure()
     if found.better is None and not found.biased:
-        return end, run, state._replace(params=params)
+        if (own := rule.goes_on_verified(state.stops[end.rule])) is None:
+            return end, run, state._replace(params=params)
+        stops = (*state.stops[: end.rule], own, *state.stops[end.rule + 1 :])
+        return None, run, state._replace(stops=stops, fired=jnp.int32(-1), refuted=state.refuted + 1)
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:
         going = _by_score(run, found.biased)

@@ -88,6 +88,10 @@ class AbstractStop(eqx.Module):
         """Propose an average of late iterates to return when this rule fires, shaped as `params`; None for none."""
         return None
 
+    def goes_on_verified(self, state: Any) -> Any:
+        """Return a state to go on with, asking for more, although a claim was not refuted; None to let it stand."""
+        return None
+
     def doubt(self, state: Any) -> str:
         """Say what keeps this rule from firing, for people, where a budget ends the fit; nothing by default."""
         return ""

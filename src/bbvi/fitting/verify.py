@@ -190,31 +190,38 @@ def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
         affordable = min(steps * 4**more, probe.left // (5 * _BLOCKS))
         if affordable < _FEWEST_STEPS:
             break
-        found = _disagreements(probe, direction, affordable, number, more)
-        if all(abs(one.mean) > max(_LEAST_BIAS, _ERRORS * one.error) for one in found):
-            if abs(found[1].mean) <= abs(found[0].mean) / 2:
+        slopes, wide = _disagreement(probe, direction, affordable, _APART, number, more)
+        if _is_clear(wide):
+            _, narrow = _disagreement(probe, direction, affordable, _APART / 2, number, more, slopes=slopes)
+            if abs(narrow.mean) <= abs(wide.mean) / 2:
                 break
-            clear.append(np.sign(found[0].mean))
-            if clear.count(clear[-1]) == 2:
+            clear += [np.sign(wide.mean)] if _is_clear(narrow) else []
+            if clear and clear.count(clear[-1]) == 2:
                 return True
-        elif not any(abs(one.mean) > _ERRORS / 2 * one.error for one in found):
+        elif abs(wide.mean) <= _ERRORS / 2 * wide.error:
             break
     return False
 
 
-def _disagreements(probe: Probe, direction: np.ndarray, steps: int, *words: int) -> list[Gain]:
-    """Compare slopes of the ELBO along a direction by differences, wide and narrow, and by the gradient.
+def _is_clear(disagreement: Gain) -> bool:
+    return abs(disagreement.mean) > max(_LEAST_BIAS, _ERRORS * disagreement.error)
 
-    They are of the same draws, block by block.
+
+def _disagreement(
+    probe: Probe, direction: np.ndarray, steps: int, apart: float, *words: int, slopes: Sequence[float] = ()
+) -> tuple[list[float], Gain]:
+    """Compare slopes of the ELBO along a direction, by differences and by the gradient: on the same draws, block by block.
+
+    Return the gradient's slopes too, as those of other differences are the same.
     """
-    found: list[list[float]] = [[], []]
+    found, kept = [], list(slopes)
     for block in range(_BLOCKS):
         named: tuple[str | int, ...] = ("bias", *words, block)
-        slope = direction @ probe.gradient(0 * direction, steps, *named)
-        for apart, disagreement in zip((_APART, _APART / 2), found, strict=True):
-            up, down = (probe.elbos(side * apart * direction, steps, *named) for side in (1, -1))
-            by_differences = 0.0
-            for step, difference in enumerate((up - down) / (2 * apart)):
-                by_differences = toward(by_differences, difference, step + 1)  # weighed as gradients are
-            disagreement.append(by_differences - slope)
-    return [gain_of(np.array(one)) for one in found]
+        if not slopes:
+            kept.append(float(direction @ probe.gradient(0 * direction, steps, *named)))
+        up, down = (probe.elbos(side * apart * direction, steps, *named) for side in (1, -1))
+        by_differences = 0.0
+        for step, difference in enumerate((up - down) / (2 * apart)):
+            by_differences = toward(by_differences, difference, step + 1)  # weighed as gradients are
+        found.append(by_differences - kept[block])
+    return kept, gain_of(np.array(found))

@@ -50,6 +50,14 @@ class Cell(NamedTuple):
     formula: Formula | None = None
     #: the ranges along the last axis, if these are known one by one
     columns: tuple[Interval, ...] | None = None
+    #: whether each element is above 0, 0, below 0 or none of these whatever the inputs; see `keeps_sign`
+    same_sign: bool = False
+
+    @property
+    def keeps_sign(self) -> bool:
+        """Tell whether the inputs do not decide the sign of any element, nor whether it is 0."""
+        one_signed = not self.range.has_zero and (self.range.low >= 0 or self.range.high <= 0)
+        return not self.inputs or (not self.infinite and (self.same_sign or one_signed))
 
 
 class Found(NamedTuple):
@@ -57,6 +65,8 @@ class Found(NamedTuple):
 
     range: Interval = REALS
     infinite: Kinds | None = None
+    #: what single elements may be whatever the inputs, beside what those of the arguments may be
+    constant: Kinds = NONE
     why: str | None = None
     #: whether it is known to jump, and whether a function that is trusted to be continuous may do it
     seen: bool = True
@@ -93,8 +103,12 @@ def _swapped(kinds: Kinds) -> Kinds:
 
 
 def any_infinite(*cells: Cell) -> Kinds:
-    """Return all kinds if an argument may be infinite: its sign, and whether it meets another one, is not followed."""
-    return ALL if any(cell.infinite for cell in cells) else NONE
+    """Return all kinds if an argument may be infinite: its sign, and whether it meets another one, is not followed.
+
+    What is not a number stays so.
+    """
+    kinds = joined(cells).infinite
+    return ALL if kinds - {"nan"} else kinds
 
 
 def absorbs(eqn: Any) -> Found:
@@ -117,6 +131,7 @@ def joined(cells: Sequence[Cell]) -> Cell:
         functools.reduce(Interval.union, (cell.range for cell in cells), NO_NUMBERS),
         frozenset().union(*(cell.infinite for cell in cells)),
         frozenset().union(*(cell.constant for cell in cells)),
+        same_sign=all(cell.keeps_sign for cell in cells),
     )
 
 
@@ -179,7 +194,8 @@ def _product(eqn: Any, one: Cell, other: Cell) -> Found:
         of_one, of_other = dot_axes(eqn) if eqn.primitive.name == "dot_general" else (0, 1)
         is_square = of_one == of_other and not eqn.outvars[0].aval.shape
     range_ = one.range.magnitude() * one.range.magnitude() if is_square else one.range * other.range
-    turned = (one.constant and other.inputs) or (other.constant and one.inputs)  # inf * z has the sign of z
+    # inf * z has the sign of z
+    turned = (one.constant and not other.keeps_sign) or (other.constant and not one.keeps_sign)
     return Found(range_.total() if is_sum else range_, ALL if turned else any_infinite(one, other))
 
 

@@ -47,6 +47,8 @@ def _div(eqn: Any, one: Cell, other: Cell) -> Found:
     if other.infinite:
         return absorbs(eqn)
     zero = other.range.has_zero or not is_real(eqn.invars[1])
+    if zero and other.inputs and other.keeps_sign:
+        return Found(infinite=any_infinite(one), constant=ALL)
     if other.inputs and zero:
         return Found(why=f"{primitive_name(eqn)} by what may be 0")
     if zero and other.formula is not None and not other.formula.variables:
@@ -57,7 +59,7 @@ def _div(eqn: Any, one: Cell, other: Cell) -> Found:
 @rule("integer_pow square")
 def _integer_pow(eqn: Any, cell: Cell) -> Found:
     power = eqn.params.get("y", 2)
-    if power < 0 and (cell.infinite or cell.range.has_zero or not is_real(eqn.invars[0])):
+    if power <= 0 and (cell.infinite or cell.range.has_zero or not is_real(eqn.invars[0])):
         return absorbs(eqn) if cell.infinite else Found(why=f"{primitive_name(eqn)} of what may be 0")
     size = abs(power)
     range_ = cell.range.magnitude() if size % 2 == 0 else cell.range
@@ -73,6 +75,8 @@ def _pow(eqn: Any, base: Cell, power: Cell) -> Found:
         return Found(Interval(0.0, low_open=True))
     if not is_float(eqn.invars[1]) and not power.range.may_be_below(0):
         return Found()
+    if base.keeps_sign and not (power.inputs and power.range.may_be_below(0, True)):
+        return Found(constant=ALL)
     if power.range.may_be_below(0, True) or (base.inputs and power.inputs):
         return Found(why=f"{primitive_name(eqn)} of what may not be positive")
     return Found(infinite=frozenset(["nan"])) if base.range.may_be_below(0) else Found(Interval(0.0), NONE)
@@ -92,8 +96,11 @@ def _increasing(
     def of_increasing(eqn: Any, cell: Cell) -> Found:
         name, beyond = eqn.primitive.name, "-" if low == -math.inf else "nan"
         kinds = frozenset(kind.replace("-", beyond) for kind in cell.infinite)
+        outside = frozenset(["-", "nan"] if pole else ["nan"])
+        if low == 0 and cell.range.may_be_below(low, pole) and cell.keeps_sign:
+            return Found(constant=outside)
         if cell.range.may_be_below(low):
-            return Found(infinite=kinds | ({"-", "nan"} if pole else {"nan"}))
+            return Found(infinite=kinds | outside)
         if pole and cell.range.may_be_below(low, True):
             return Found(why=f"{name!r} of what may be {low:g}")
         return Found(cell.range.under(functions[name]), kinds)
@@ -115,6 +122,8 @@ _increasing({"acosh": np.arccosh}, low=1.0)
 
 @rule("rsqrt", ALL)
 def _rsqrt(eqn: Any, cell: Cell) -> Found:
+    if cell.range.may_be_below(0, True) and cell.keeps_sign:
+        return Found(constant=frozenset(["+", "nan"]))
     if cell.range.may_be_below(0):
         return Found(infinite=frozenset(["+", "nan"]))
     if cell.range.has_zero:

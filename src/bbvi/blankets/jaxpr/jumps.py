@@ -24,7 +24,7 @@ from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
 from bbvi.blankets.jaxpr.lines import JAX, NUMPYRO, frames_of, line_of
-from bbvi.blankets.jaxpr.primitives import CUSTOM, ELEMENTWISE, scan_parts, words
+from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, ELEMENTWISE, JOINS, MOVES, scan_parts, words
 from bbvi.blankets.jaxpr.propagate import propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
@@ -36,6 +36,8 @@ _TRUSTED = words(
 )
 #: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
 _CASES = words("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2")
+#: the signs of what they return follow from those of their arguments
+_KEEPS_SIGN = MOVES | JOINS | COPIES | words("mul div pow neg abs sqrt sign convert_element_type")
 
 
 #: where an operation was written and the compiled function around it; then the same for the calls around that, innermost first
@@ -92,7 +94,8 @@ def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -
 
 def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) -> Cell:
     """Join what a rule found of one result with what its arguments were."""
-    inputs, jump, _, infinite, constant, *_ = joined(cells)
+    inputs, jump, _, infinite, constant, *_, same_sign = joined(cells)
+    constant |= found.constant
     if found.infinite is not None:
         infinite = found.infinite
     formula = _formula(eqn, cells) or Formula(eqn.outvars[number].aval, range_=found.range)
@@ -101,7 +104,8 @@ def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) 
     # what compares has been judged; its result may be turned and joined
     if jump is None and found.why is not None and not _is_trusted(eqn.primitive.name, where, found.forgiven):
         jump = _jump(found.why, inputs, where, found.seen)
-    return Cell(inputs, jump, found.range, infinite, constant, found.decided, formula)
+    same_sign &= eqn.primitive.name in _KEEPS_SIGN
+    return Cell(inputs, jump, found.range, infinite, constant, found.decided, formula, same_sign=same_sign)
 
 
 def _jump(operation: str, inputs: frozenset[str], where: Calls, seen: bool = True) -> Jump:
@@ -184,7 +188,7 @@ def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     if not which.inputs or (which.jump is None and _is_trusted("cond", where)):
         return made
     jump = which.jump or _jump("'cond'", which.inputs, where)
-    return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump) for cell in made]
+    return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump, same_sign=False) for cell in made]
 
 
 def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:

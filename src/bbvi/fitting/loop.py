@@ -214,11 +214,14 @@ class Loop:
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
         flat_gradient = ravel_pytree({"globals": estimate.globals, "rows": estimate.rows})[0]
-        finite = _zero_unless(jnp.all(jnp.isfinite(flat_gradient)), estimate)
+        is_finite = jnp.all(jnp.isfinite(flat_gradient))
+        finite = _zero_unless(is_finite, estimate)
         before, after, optimizer = self._ascend(state, finite, batch)
         flat_after, (flat_before, as_tree) = ravel_pytree(after)[0], ravel_pytree(before)
-        broken = self._broken(estimate, after, jnp.concatenate([flat_gradient, flat_after]))
-        good = broken < 0
+        good = is_finite & jnp.all(jnp.isfinite(flat_after)) & jnp.isfinite(estimate.elbo)
+        # which latent it was is asked only where it was one
+        seen = estimate, after, flat_gradient, flat_after
+        broken = jax.lax.cond(good, lambda *_: jnp.int32(-1), self._broken, *seen)
         takes = good & moving
         moved = flat_after - flat_before
         end = jnp.where(state.share < 1, flat_before + state.share * moved, flat_after)
@@ -264,8 +267,8 @@ class Loop:
             optimizer["locals"] = put_rows(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
 
-    def _broken(self, estimate: Estimate, after: dict[str, Lambda], flat: Array) -> Array:
-        """Number the first latent, in declaration order, with a gradient or a parameter that is not finite; -1 if all are.
+    def _broken(self, estimate: Estimate, after: dict[str, Lambda], *flat: Array) -> Array:
+        """Number the first latent, in declaration order, with a gradient or a parameter that is not finite.
 
         One beyond the last where only the ELBO is not: a term that reads no latent can do that.
         """
@@ -273,20 +276,12 @@ class Loop:
         gradient = {"globals": estimate.globals, "rows": estimate.rows}
         parts = [own for tree in (gradient, after) for _, part in sorted(tree.items()) for own in sorted(part.items())]
         owners = np.repeat([latents.index(n) for n, _ in parts], [sum(map(jnp.size, p.values())) for _, p in parts])
-        finite = jnp.isfinite(flat)
-        of_elbo = jnp.where(jnp.isfinite(estimate.elbo), jnp.int32(-1), len(latents))
-        first = jnp.min(jnp.where(finite, len(latents), owners))
-        return jnp.where(jnp.all(finite), of_elbo, first.astype(jnp.int32))
+        return jnp.min(jnp.where(jnp.isfinite(jnp.concatenate(flat)), len(latents), owners)).astype(jnp.int32)
 
 
 def _zero_unless(finite: Array, estimate: Estimate) -> Estimate:
     """Take a gradient of 0 if a part of it is not finite, lest optimisers and rules keep what is not a number."""
-
-    def zeros(gradient: Any) -> Any:
-        zero = jnp.zeros((), jax.tree.leaves(gradient)[0].dtype)
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(zero, leaf.shape), gradient)
-
-    gradient = jax.lax.cond(finite, lambda same: same, zeros, (estimate.globals, estimate.rows))
+    gradient = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), (estimate.globals, estimate.rows))
     return estimate._replace(globals=gradient[0], rows=gradient[1])
 
 

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import bbvi
+from bbvi.fitting.converged import _distances, _follow, _start
 
 
 def location(scale=1.0):
@@ -95,3 +96,12 @@ def test_hierarchical_minibatches_converge_and_find_the_posterior():
     theta = (mean + y / noise**2) / precision
     assert np.sqrt(np.mean((posterior.mean()["theta"] - theta) ** 2) * precision) < 0.1
     np.testing.assert_allclose(posterior.sd()["theta"], precision**-0.5, rtol=0.15)
+
+
+def test_a_gradient_whose_square_no_float_holds_is_forgotten():
+    one = {"mu": {"loc": jnp.zeros(1)}}
+    averages = _start(one, ())
+    for gradient in (1e30, 1e25, *[1e-4, -1e-4] * 100):
+        averages = _follow(averages, one, {"mu": {"loc": jnp.full(1, gradient)}}, {"mu": {"loc": jnp.ones(1)}})
+    distance, *_ = _distances(averages)
+    assert 0 <= float(distance[0]) < 1e-7

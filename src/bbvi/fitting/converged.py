@@ -213,7 +213,11 @@ def _follow(averages: Averages, *trees: Any) -> Averages:
         (g**2 / jnp.where(fisher > 0, fisher, jnp.inf)).sum(-1) for g in (old.gradient, old.last, gradient)
     )
     arrived = (averaged > 1) & (averaged > _SHORTER**2 * jnp.maximum(last, now))
-    steps = jnp.where(jumped | arrived, 0, old.steps) + 1
+    # and what a float cannot hold would never be forgotten
+    lost = ~jnp.isfinite((old.noise + old.fisher + old.gradient).sum(-1))
+    anew = jumped | arrived | lost
+    old = jax.tree.map(lambda leaf: jnp.where(anew.reshape(anew.shape + (1,) * (leaf.ndim - anew.ndim)), 0, leaf), old)
+    steps = old.steps + 1
     count = steps[..., None]
     # before the first gradient there is none to differ from: its own square stands in, and is soon forgotten
     noise = jnp.where(count > 1, (gradient - old.last) ** 2 / 2, gradient**2)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.bridges.numpyro_function import Found, Function, find, is_observation, traced
+from bbvi.bridges.numpyro_function import Found, Function, find, traced
 from bbvi.bridges.numpyro_groups import Grouped
 from bbvi.model.latents import Latent
 from bbvi.model.model import AnyModel, Model
@@ -62,12 +62,12 @@ def _flat(function: Function, found: Found) -> tuple[AnyModel, Any]:
     """Make a flat model; arrays among the arguments are its data, unless the function asks for their values."""
 
     def log_joint(z: Mapping[str, Any], data: Any) -> dict[str, Any]:
-        arranged = {name: site.arranged(z[site.latent]) for name, site in found.sites.items()}
-        return function.replay(found.sites, arranged, found.dropped, given=data).terms
+        return found.replay(function, z, given=data).terms
 
     arrays = {name: value for name, value in function.arguments.items() if _are_data(value)}
     shapes = {name: _shape(latent) for name, latent in found.latents.items()}
-    model = Model(log_joint, **found.latents)
+    latents: dict[str, Any] = dict(found.latents)
+    model = Model(log_joint, **latents)
     if arrays:
         try:
             jax.eval_shape(log_joint, shapes, jax.tree.map(jnp.asarray, arrays))
@@ -98,17 +98,12 @@ def _origin(function: Function, found: Found) -> Origin:
     """Give draws back as values of the function's statements, and what follows from these."""
 
     def values(z: Draws) -> dict[str, Any]:
-        arranged = {}
-        for name, site in found.sites.items():
-            own = z[site.latent] if site.axis is None else jnp.moveaxis(z[site.latent], 0, site.axis)
-            arranged[name] = site.arranged(own)
-        if any(site.declared.transformed for site in found.sites.values()):
-            replay = function.replay(found.sites, arranged, found.dropped)
-            return {name: replay.statements[name].value for name in found.sites}
-        return arranged
+        whole = {name: jnp.moveaxis(x, 0, found.axes[name]) if name in found.axes else x for name, x in z.items()}
+        statements = found.replay(function, whole).statements
+        return {name: statements[name].value for name in found.sites}
 
     def drawn(values: Draws, key: Any) -> dict[str, Any]:
-        statements, made = function.at(values, found.dropped).statements, {}
+        statements, made = function.at({**values, **found.idle}).statements, {}
         for number, name in enumerate(found.observed):
             fn, shape = statements[name].fn, np.shape(statements[name].value)
             batch = np.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
@@ -116,8 +111,8 @@ def _origin(function: Function, found: Found) -> Origin:
         return made
 
     def densities(values: Draws) -> dict[str, Any]:
-        statements = function.at(values, found.dropped).statements
-        return {name: s.fn.log_prob(s.value) for name, s in statements.items() if is_observation(s)}
+        statements = function.at({**values, **found.idle}).statements
+        return {name: statements[name].fn.log_prob(statements[name].value) for name in found.observed}
 
     def predict(sites: Draws, key: Any) -> dict[str, Any]:
         keys = jax.random.split(key, len(next(iter(sites.values()))))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to, constraints
@@ -21,15 +22,21 @@ _CATEGORIES = (dist.CategoricalProbs, dist.CategoricalLogits, dist.DiscreteUnifo
 
 
 class Declared(NamedTuple):
-    """A latent of ours for a statement: its declaration by shape, the shape of its elements, and what the value is made by.
+    """A latent of ours for a statement: its declaration by shape, and the shape of its elements if these are vectors.
 
-    With `transformed` the latent is real, and NumPyro's bijection makes the value; else the value is the latent plus `shift`.
+    The value is the latent plus `shift`. If NumPyro's bijection makes it of real numbers, `reals` is the shape of these in place of
+    that of one draw of the distribution.
     """
 
     of_shape: Callable[..., Latent]
     event: tuple[int, ...] = ()
     shift: int = 0
-    transformed: bool = False
+    reals: tuple[int, ...] | None = None
+
+    @property
+    def transformed(self) -> bool:
+        """Whether the latent is real, and the value made of it by NumPyro's bijection."""
+        return self.reals is not None
 
 
 def layers(fn: Any) -> Iterator[Any]:
@@ -63,9 +70,9 @@ def _base(support: Any) -> Any:
     return support
 
 
-def declared(name: str, fn: Any, shape: tuple[int, ...], *, moves: bool) -> Declared:
+def declared(name: str, fn: Any, support: Any, shape: tuple[int, ...], *, moves: bool) -> Declared:
     """Find the latent for a statement whose value has this shape; the bounds of a support that `moves` depend on other latents."""
-    support = _base(fn.support)
+    whole, support = support, _base(support)
     if support.is_discrete:
         return _discrete(name, support, list(layers(fn))[-1], moves)
     for known, of_shape in _SCALARS:
@@ -82,14 +89,29 @@ def declared(name: str, fn: Any, shape: tuple[int, ...], *, moves: bool) -> Decl
         return Declared(functools.partial(declare.simplex, shape[-1]), shape[-1:])
     if type(support) is type(constraints.ordered_vector):
         return Declared(lambda *batch: declare.ordered(*batch, shape[-1]), shape[-1:])
+    return Declared(declare.real, reals=bijection(name, whole).inverse_shape(shape)[len(shape) - fn.event_dim :])
+
+
+def bijection(name: str, support: Any) -> Any:
+    """Return NumPyro's bijection from real numbers to a support, or refuse it."""
     try:
-        unconstrained = biject_to(fn.support).inverse_shape(shape)
+        return biject_to(support)
     except NotImplementedError:
         raise ValueError(
-            f"from_numpyro: {name!r} is on {support}, for which NumPyro has no bijection from real numbers; reparametrise it, for "
-            "example by numpyro.handlers.reparam"
+            f"from_numpyro: {name!r} is on {_base(support)}, for which NumPyro has no bijection from real numbers; "
+            "reparametrise it, for example by numpyro.handlers.reparam"
         ) from None
-    return Declared(declare.real, unconstrained[len(shape) - fn.event_dim :], transformed=True)
+
+
+def some_value(name: str, fn: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
+    """Draw an arbitrary value on a support, for a trial of the function."""
+    support = _base(fn.support)
+    if type(support) is type(constraints.boolean):
+        return jnp.asarray(generator.integers(0, 2, shape))
+    if support.is_discrete:
+        return support.feasible_like(jnp.zeros(shape, int)).astype(int)
+    transform = bijection(name, fn.support)
+    return transform(jnp.asarray(generator.normal(0.0, 0.5, transform.inverse_shape(shape)), float))
 
 
 def _discrete(name: str, support: Any, base: Any, moves: bool) -> Declared:

@@ -30,7 +30,9 @@ def compare(fn, args, kwargs, num):
     seconds = time.process_time() - begin
     draws = posterior.to_numpyro(20_000)
     whole = {**kwargs, "batch": len(args[0])} if fn.__name__ == "logistic" else kwargs
-    chain = MCMC(NUTS(fn, target_accept_prob=0.95), num_warmup=num, num_samples=4 * num, num_chains=2, progress_bar=False)
+    chain = MCMC(
+        NUTS(fn, target_accept_prob=0.95), num_warmup=num, num_samples=4 * num, num_chains=2, progress_bar=False
+    )
     chain.run(jax.random.key(0), *args, **whole)
     truth = chain.get_samples()
     off = {n: np.max(np.abs(x.mean(0) - truth[n].mean(0)) / truth[n].std(0)) for n, x in draws.items()}

@@ -96,8 +96,8 @@ def find(function: Function, plate: str | None) -> Found:
         statements, supports, masks, terms, sizes = _trial(function)
         random = {name: statements[name].value for name in supports}
         moving = _moving(function, random, [name for name, support in supports.items() if leaves_of(support)])
-        partial = {n: m for n, m in masks.items() if not np.all(m) or n.endswith("_unobserved")}
-        needed, idle = _needed(function, random, list(partial)) if partial else ({}, [])
+        needed, unread = _needed(function, random, list(masks)) if masks else ({}, [])
+    idle = [name for name in unread if not np.all(masks[name]) or name.endswith("_unobserved")]
     sites: dict[str, Site] = {}
     latents: dict[str, Latent] = {}
     for name in [name for name in random if name not in idle]:
@@ -192,14 +192,14 @@ def _needed(
                 f"from_numpyro: {name!r} is masked by what depends on latents: where it has a density is not known"
             )
     ends = dict(zip(sorted(random), np.cumsum([np.size(random[name]) for name in sorted(random)]), strict=True))
-    needed, idle = {}, []
+    needed, unread = {}, []
     for name in masked:
         own = np.arange(ends[name] - np.size(random[name]), ends[name])
         needed[name] = np.isin(own, np.concatenate(read)).reshape(np.shape(random[name]))
         others = [columns for term, columns in zip(names, read, strict=True) if term != name]
         if not np.isin(own, np.concatenate([[-1], *others])).any():
-            idle.append(name)
-    return needed, idle
+            unread.append(name)
+    return needed, unread
 
 
 def _columns(part: Reads) -> np.ndarray:

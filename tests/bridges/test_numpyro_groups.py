@@ -29,7 +29,7 @@ def by_statement(x, y, batch=None):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
-def whole(x, y, size=len(DESIGN)):
+def whole(x, y, size=40):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
     with numpyro.plate("N", size):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
@@ -134,7 +134,7 @@ def test_what_is_not_cut_is_refused():
     with pytest.raises(ValueError, match="no argument of the call"):
         bbvi.from_numpyro(logistic, DESIGN, OUTCOME, groups="N", rows=["z"])
     with pytest.raises(ValueError, match="its first axis must be"):
-        bbvi.from_numpyro(whole, DESIGN.T, OUTCOME, groups="N", rows=["x"])
+        bbvi.from_numpyro(lambda x, y: whole(x.T, y), DESIGN.T, OUTCOME, groups="N", rows=["x"])
     with pytest.raises(ValueError, match="are cut along the plate"):
         bbvi.from_numpyro(whole, DESIGN, OUTCOME, rows=["x"])
     with pytest.raises(TypeError, match="a list of names"):

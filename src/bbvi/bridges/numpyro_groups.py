@@ -30,6 +30,8 @@ class Grouped:
         self.data: dict[str, Any] = {"group": np.arange(self._size)}
         if rows:
             self.data["rows"] = {name: self._rows(name) for name in rows}
+        # held whole, on the device: they may be looked up by the number of a group
+        self._whole = {n: jax.tree.map(_on_device, x) for n, x in function.arguments.items() if n not in rows}
         inside = {name: s for name, s in found.statements.items() if plate in s.plates}
         #: the terms of statements in the plate: of latents, and of data
         self._local = [t for name, s in inside.items() if s.is_latent for t in (name, jacobian_of(name))]
@@ -82,7 +84,7 @@ class Grouped:
 
     def _at(self, row: Any) -> dict[str, Any]:
         given = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], row.get("rows", {}))
-        return {"given": given, "plate": Plate(self._plate, jnp.asarray(row["group"])[None])}
+        return {"given": self._whole | given, "plate": Plate(self._plate, jnp.asarray(row["group"])[None])}
 
     def _of_group(self, name: str, value: Any, group: Any) -> Any:
         """Take one group of a statement's value, if it is in the plate."""
@@ -140,3 +142,7 @@ class Grouped:
                     f"arguments that have a row for each of the {self._size} elements of the plate {self._plate!r}, and look other "
                     "things up by the indices that the plate yields"
                 )
+
+
+def _on_device(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" else leaf

@@ -55,6 +55,16 @@ def test_minibatches_of_ragged_groups_find_the_exact_effects():
         assert abs(posterior.mean()[name] - exact_mean) < 0.3 * exact_sd
 
 
+def test_a_numpyro_function_is_fitted_whole_and_in_batches_and_predicts():
+    module = example("from_numpyro")
+    y = module.simulate(300, seed=0)
+    whole, batches, predicted = module.main()
+    # the posterior of mu has nearly the mean of the readings
+    for posterior in (whole, batches):
+        assert abs(posterior.mean()["mu"] - y.mean()) < 0.3 * y.std() / np.sqrt(300)
+    np.testing.assert_allclose(predicted.std(), y.std(), rtol=0.05)
+
+
 def test_logistic_regression_by_rows_agrees_with_laplace():
     module = example("logistic_rows")
     mode, sd = module.laplace(*module.simulate(2000, seed=2))

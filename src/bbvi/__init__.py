@@ -23,6 +23,7 @@ from bbvi.model.opaque.function import opaque
 
 if TYPE_CHECKING:
     from bbvi.blankets.rules import rule
+    from bbvi.bridges.from_numpyro import from_numpyro
     from bbvi.diagnostics.explain import explain
     from bbvi.diagnostics.moments import gradient_moments
     from bbvi.diagnostics.predict import predictive_log_likelihood
@@ -57,7 +58,7 @@ __all__ = [
     "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
     "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
-    "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
+    "explain", "fit", "from_numpyro", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
     "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
     "unit_interval",
@@ -65,7 +66,7 @@ __all__ = [
 
 #: what models are written without, by module: imported when first asked for
 _LATER = {
-    "blankets.rules": "rule", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
+    "blankets.rules": "rule", "bridges.from_numpyro": "from_numpyro", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
     "diagnostics.predict": "predictive_log_likelihood", "draws.draws": "AbstractDraws MonteCarlo",
     "draws.quasi": "QuasiMonteCarlo", "fitting.converged": "Converged", "fitting.fit": "fit iterate",
     "fitting.natural": "natural", "fitting.optimizers": "adagrad robbins_monro",

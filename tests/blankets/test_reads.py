@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
+import bbvi
 from bbvi.blankets.patterns import Reduction, Scattered, readers, recognise
 from bbvi.blankets.read_sets import matrix
 from bbvi.blankets.reads import reads
@@ -199,3 +200,34 @@ def assert_sums(pattern, pairs, term, factor):
     expected = pairs.T.astype(float) @ values.reshape(-1, 7)
     found = np.broadcast_to(pattern.sum(jnp.asarray(values)), (*factor, 7))
     np.testing.assert_allclose(found.reshape(-1, 7), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("new_key", [jax.random.key, jax.random.PRNGKey])
+def test_keys_of_random_numbers_in_a_loop_are_constants(new_key):
+    def noisy_walk(x, _):
+        def step(carry, x):
+            key, at = carry
+            key, own = jax.random.split(key)
+            at = at + x + jax.random.normal(own)
+            return (key, at), at
+
+        return jax.lax.scan(step, (new_key(0), 0.0), x)[1]
+
+    found = matrix(reads(noisy_walk, VECTOR).outputs[0], 6, 6).toarray()
+    np.testing.assert_array_equal(found, np.tri(6, dtype=bool))
+
+
+@pytest.mark.parametrize("new_key", [jax.random.key, jax.random.PRNGKey])
+def test_a_log_joint_with_random_numbers_of_a_key_is_fitted(new_key):
+    def log_joint(z, y):
+        def step(key, x):
+            key, own = jax.random.split(key)
+            return key, x + 0 * jax.random.normal(own)
+
+        return {"z": -((jax.lax.scan(step, new_key(0), z["z"])[1] - y) ** 2)}
+
+    for gradient in (bbvi.Score(), bbvi.Pathwise()):
+        model = bbvi.Model(log_joint, z=bbvi.real(3))
+        assert np.isfinite(
+            bbvi.fit(model, jnp.arange(3.0), gradient=gradient, stop=bbvi.Budget(steps=2)).mean()["z"]
+        ).all()

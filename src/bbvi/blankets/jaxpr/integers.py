@@ -46,7 +46,7 @@ class Integers:
 
 def is_whole(aval: Any) -> bool:
     """Tell whether a variable holds integers or truth values."""
-    return aval.dtype.kind == "b" or bool(jnp.issubdtype(aval.dtype, jnp.integer))
+    return bool(jnp.issubdtype(aval.dtype, jnp.integer) or jnp.issubdtype(aval.dtype, jnp.bool_))
 
 
 def constant_range(array: Any) -> Interval | None:

@@ -13,6 +13,8 @@ JAX, EQUINOX, NUMPYRO = (os.path.join(os.path.dirname(str(m.__file__)), "") for 
 _BBVI, _MACHINERY = Path(__file__).parents[2], (JAX, EQUINOX, "<")
 #: densities, and the special functions that they call
 _DENSITIES = (NUMPYRO, str(_BBVI / "families"), str(_BBVI / "numerics"))
+#: what runs functions of other libraries, in which the user's lines stand
+_BRIDGES = str(_BBVI / "bridges")
 #: models that are written as a user's are
 _MODELS = str(_BBVI / "study")
 
@@ -44,7 +46,7 @@ def is_library(eqn: Any) -> bool:
 def line_of(source_info: Any) -> str:
     """Name file and line of the innermost function that is neither a library's nor bbvi's; empty if there is none."""
     for frame in frames_of(source_info):
-        if frame.file_name.startswith((*_MACHINERY, *_DENSITIES)):
+        if frame.file_name.startswith((*_MACHINERY, *_DENSITIES, _BRIDGES)):
             continue
         if frame.file_name.startswith(str(_BBVI)) and not frame.file_name.startswith(_MODELS):
             return ""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
@@ -87,6 +88,8 @@ class Values:
 def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
     """Compute common operations without a compiler; None for others, and for integers, which wrap around."""
     name, out = eqn.primitive.name, eqn.outvars[0].aval
+    if any(map(_is_key, inputs)):
+        return None
     arrays = [np.asarray(value) for value in inputs]
     to_other = name == "convert_element_type" and out.dtype not in _FLOATS
     if to_other or name not in _UFUNCS | NUMPY or any(array.dtype not in _FLOATS for array in arrays):
@@ -97,8 +100,12 @@ def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
 
 
 def _is_wild(value: Any) -> bool:
-    array = np.asarray(value)
-    return bool(np.issubdtype(array.dtype, np.inexact) and not np.all(np.isfinite(array)))
+    return bool(jnp.issubdtype(jnp.result_type(value), jnp.inexact) and not np.all(np.isfinite(np.asarray(value))))
+
+
+def _is_key(value: Any) -> bool:
+    """Tell whether a value is a key of random numbers, which NumPy does not know."""
+    return bool(jnp.issubdtype(jnp.result_type(value), jax.dtypes.prng_key))
 
 
 def _broadcast_in_dim(array: np.ndarray, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> np.ndarray:

@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from bbvi.model.joint import Block, Blocks, as_blocks, find_blocks, in_blocks
 from bbvi.model.latents import Latent
+from bbvi.model.origin import Origin
 
 Values = Mapping[str, Array]
 
@@ -17,6 +18,8 @@ class _InFactors:
 
     globals: dict[str, Latent]
     locals: dict[str, Latent]
+    #: where it came from, if another library's model was brought here
+    origin: Origin | None = None
 
     def _put_in_factors(self, joint: Any) -> None:
         for name, latent in self.globals.items():

@@ -15,6 +15,7 @@ from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel
+from bbvi.model.origin import origin_of
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import khat_of
@@ -225,6 +226,10 @@ class Posterior:
         from bbvi.posterior.summary import to_inference_data  # imports pandas
 
         return to_inference_data(self, n, seed)
+
+    def to_numpyro(self, n: int = 1000, seed: int | Array = 0) -> dict[str, Array]:
+        """Draw n samples of the sites of a `bbvi.from_numpyro` model, as `numpyro.infer.Predictive` takes them."""
+        return origin_of(self.model, "numpyro").sites(self.sample(n, seed))
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

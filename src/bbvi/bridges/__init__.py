@@ -1,0 +1,1 @@
+"""Models that were written for another library, brought to bbvi."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from bbvi.posterior.load import load
     from bbvi.posterior.outcome import Outcome
     from bbvi.posterior.posterior import Posterior
+    from bbvi.posterior.predictions import predict
     from bbvi.sampling.mixing import mixing
     from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
     from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
@@ -59,7 +60,7 @@ __all__ = [
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
-    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
+    "ordered", "positive", "predict", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
     "unit_interval",
 ]  # fmt: skip
 
@@ -73,7 +74,7 @@ _LATER = {
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
-    "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load",
+    "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load", "posterior.predictions": "predict",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
     "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",
 }  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.model.buckets import find_buckets
+from bbvi.model.labels import Labels, Unseen
 from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_rounding, refuse_unfit
 from bbvi.numerics.xla import for_one_run
 
@@ -70,6 +71,7 @@ class Cohort(AbstractGroups):
     bucket: Array
     buckets: tuple[dict[str, int], ...] = eqx.field(static=True)
     axes: dict[str, str] = eqx.field(static=True)
+    labels: Unseen = eqx.field(static=True, default=Unseen(Labels()))
 
     def __len__(self):
         return next(iter(self.own.values())).shape[0]

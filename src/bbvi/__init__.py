@@ -20,9 +20,11 @@ from bbvi.model.declare import (
 from bbvi.model.groups import missing, ragged
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
+from bbvi.model.records import stream
 
 if TYPE_CHECKING:
     from bbvi.blankets.rules import rule
+    from bbvi.bridges.from_pymc import from_pymc
     from bbvi.diagnostics.explain import explain
     from bbvi.diagnostics.moments import gradient_moments
     from bbvi.diagnostics.predict import predictive_log_likelihood
@@ -58,15 +60,15 @@ __all__ = [
     "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
     "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
-    "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
+    "explain", "fit", "from_pymc", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
     "ordered", "positive", "predict", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
-    "unit_interval",
+    "stream", "unit_interval",
 ]  # fmt: skip
 
 #: what models are written without, by module: imported when first asked for
 _LATER = {
-    "blankets.rules": "rule", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
+    "blankets.rules": "rule", "bridges.from_pymc": "from_pymc", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
     "diagnostics.predict": "predictive_log_likelihood", "draws.draws": "AbstractDraws MonteCarlo",
     "draws.quasi": "QuasiMonteCarlo", "fitting.converged": "Converged", "fitting.fit": "fit iterate",
     "fitting.natural": "natural", "fitting.optimizers": "adagrad robbins_monro",

@@ -44,9 +44,7 @@ def from_pymc(model: Any) -> tuple[Model, None]:
         latent, is_plain = latent_of(rv, transform, np.shape(start[value.name]), _draw_shape(pymc, rv))
         plain += [rv] if is_plain else []
         latents[rv.name if is_plain else value.name] = latent
-    from pymc.model.transform.conditioning import remove_value_transforms
-
-    own = remove_value_transforms(model, plain) if plain else model
+    own = _without_transforms(model, plain) if plain else model
     by_name = {value.name: value for value in own.value_vars}
     values = [by_name[name] for name in latents]
     terms = [*own.basic_RVs, *own.potentials]
@@ -67,6 +65,18 @@ def _pymc() -> Any:
     except ImportError:
         raise ImportError("bbvi.from_pymc needs PyMC, which is not installed: pip install pymc") from None
     return pymc
+
+
+def _without_transforms(model: Any, variables: Sequence[Any]) -> Any:
+    from pymc.model.transform.conditioning import remove_value_transforms
+
+    # it copies no model that has starting values, which have no part in log p
+    starts = dict(model.rvs_to_initial_values)
+    try:
+        model.rvs_to_initial_values.update(dict.fromkeys(starts))
+        return remove_value_transforms(model, variables)
+    finally:
+        model.rvs_to_initial_values.update(starts)
 
 
 def _draw_shape(pymc: Any, rv: Any) -> Callable[[Any], tuple[int, ...]]:

@@ -143,10 +143,12 @@ class Loop:
         if not isinstance(groups, Stream):
             return groups
         # as one program: a loop outside of one is compiled each time it is met
-        chosen = np.asarray(self._groups_of_steps(key, jnp.int32(step) + jnp.arange(self.capacity)))
-        rows = [groups.take(numbers) for numbers in chosen[:steps]]
-        rows += rows[-1:] * (self.capacity - steps)
-        return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
+        chosen = np.asarray(self._groups_of_steps(key, jnp.int32(step) + jnp.arange(2 * self.capacity)))
+        # the next call, which most often makes as many steps, finds its rows read
+        rows = groups.steps(chosen[:steps], chosen[steps : 2 * steps])
+        last = self.capacity - steps
+        filled = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], last, 0)]), rows)
+        return Prefetched(jax.tree.map(jnp.asarray, filled))
 
     def estimate(self, params: dict[str, Lambda], data: Any, batch: Batch | None, **how: Any) -> Estimate:
         """Estimate the gradient at this lambda; `how` are the draws, the key and the buffers."""

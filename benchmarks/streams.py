@@ -50,7 +50,7 @@ def main() -> None:
         print(f"laid out in {time.monotonic() - began:.1f} s, {path.stat().st_size / 1e6:.0f} MB of parquet")
         sources = {"memory": {"x": x, "y": y}, "parquet": streamed}
         runs = {
-            name: bbvi.iterate(model(), data, batch_size=options.batch, stop=bbvi.Budget(seconds=3600), progress=False)
+            name: bbvi.iterate(model(), data, batch_size=options.batch, stop=bbvi.Budget(seconds=3600))
             for name, data in sources.items()
         }
         speeds: dict[str, list[float]] = {name: [] for name in runs}

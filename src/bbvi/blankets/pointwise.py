@@ -68,7 +68,8 @@ class Pointwise:
         for name, parts in self._parts.items():
             arrays = [number * jnp.asarray(next(values)) for _, number in parts]
             largest = max(arrays, key=jnp.size)
-            found[name] = sum(a if a.shape == largest.shape else a / max(1, largest.size) for a in arrays)
+            even = [a if a.shape == largest.shape else a / max(1, largest.size) for a in arrays]
+            found[name] = sum(even[1:], even[0])
         return found
 
     def masks(self, *arguments: Any) -> dict[str, Array]:

@@ -38,7 +38,8 @@ def from_pymc(model: Any) -> tuple[Model, None]:
     if not model.free_RVs:
         raise ValueError("from_pymc: the model has no free variables, so nothing to infer")
     start = model.initial_point(random_seed=0)
-    latents, plain = {}, []
+    latents: dict[str, Any] = {}
+    plain: list[Any] = []
     for rv in model.free_RVs:
         value, transform = model.rvs_to_values[rv], model.rvs_to_transforms[rv]
         latent, is_plain = latent_of(rv, transform, np.shape(start[value.name]), _draw_shape(pymc, rv))
@@ -54,7 +55,7 @@ def from_pymc(model: Any) -> tuple[Model, None]:
         # a discrete latent's density may come as an integer, a constant as a double
         return {name: jnp.asarray(term, float) for name, term in log_p([z[name] for name in latents]).items()}
 
-    found = Model(log_joint, **latents)
+    found = Model(log_joint, joint=None, **latents)
     found.origin = _origin(pymc, model, own, values)
     return found, None
 
@@ -118,10 +119,8 @@ def _origin(pymc: Any, model: Any, own: Any, values: Sequence[Any]) -> Origin:
     shown = [*own.free_RVs, *own.deterministics]
     variables = _jax_function(values, {v.name: x for v, x in zip(shown, own.replace_rvs_by_values(shown), strict=True)})
     observed = {rv.name: rv for rv in own.observed_RVs}
-    densities = None
-    if observed:
-        log_p = own.logp(vars=list(observed.values()), sum=False)
-        densities = _jax_function(values, dict(zip(observed, log_p, strict=True)))
+    log_p = own.logp(vars=list(observed.values()), sum=False) if observed else []
+    densities = _jax_function(values, dict(zip(observed, log_p, strict=True)))
     kept: dict[str, Any] = {}
 
     def sites(draws: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from bbvi.families.charts import agree, vectors
 from bbvi.model.latents import Latent, Shape
 
 #: the entries along named axes, or how many there are
-Coords = Mapping[str, Any] | None
+Coords = Mapping[Any, Any] | None
 
 
 def real(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:

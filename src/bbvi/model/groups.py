@@ -104,8 +104,8 @@ class Stream(AbstractGroups):
     def steps(self, indices: np.ndarray, coming: np.ndarray) -> Any:
         """Take the rows of several steps, `(steps, batch)`; those `coming` are read meanwhile, if the source can."""
         if not isinstance(self.source, Records):
-            rows = [self.take(numbers) for numbers in indices]
-            return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+            taken = [self.take(numbers) for numbers in indices]
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *taken)
         rows = self.source.steps(indices)
         self.source.ahead(coming)
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)

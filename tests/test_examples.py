@@ -98,3 +98,8 @@ def test_every_example_is_tested():
 def test_ratings_are_predicted_better_than_by_averages():
     _, verdict = example("ratings").main(quick=True)
     assert verdict["error"] < 0.5 * verdict["plain"]
+
+
+def test_models_are_compared_by_what_they_predict():
+    table = example("compare_models").main()
+    assert list(table.index) == ["negative binomial", "poisson"]

@@ -2,7 +2,8 @@
 
     python tools/compat.py [--only newest|oldest] [--pythons "python3.11 /opt/python3.13/bin/python3.13"]
 
-The oldest dependencies are the floors in pyproject.toml, on the oldest Python found.
+The oldest dependencies are the floors in pyproject.toml, on the oldest Python found. One more run, on the newest, has the newest
+PyMC too.
 """
 
 import argparse
@@ -97,6 +98,7 @@ def main() -> None:
     if options.only != "oldest":
         chosen = [newest] if options.only == "newest" else list(found)
         runs += [(f"{major}.{minor}-newest", found[major, minor], []) for major, minor in chosen]
+        runs += [(f"{newest[0]}.{newest[1]}-pymc", found[newest], ["pymc"])]
     if options.only != "newest":
         runs += [(f"{oldest[0]}.{oldest[1]}-oldest", found[oldest], floors(project()["dependencies"]))]
     failed = [label for label, python, requirements in runs if not test(label, python, requirements)]

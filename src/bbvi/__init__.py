@@ -20,10 +20,12 @@ from bbvi.model.declare import (
 from bbvi.model.groups import missing, ragged
 from bbvi.model.model import HierarchicalModel, Model
 from bbvi.model.opaque.function import opaque
+from bbvi.model.records import stream
 
 if TYPE_CHECKING:
     from bbvi.blankets.rules import rule
     from bbvi.bridges.from_numpyro import from_numpyro
+    from bbvi.bridges.from_pymc import from_pymc
     from bbvi.diagnostics.explain import explain
     from bbvi.diagnostics.moments import gradient_moments
     from bbvi.diagnostics.predict import predictive_log_likelihood
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from bbvi.posterior.load import load
     from bbvi.posterior.outcome import Outcome
     from bbvi.posterior.posterior import Posterior
+    from bbvi.posterior.predictions import predict
     from bbvi.sampling.mixing import mixing
     from bbvi.sampling.sample import iterate_metropolis, metropolis_hastings, metropolis_within_gibbs
     from bbvi.sampling.sweep import AbstractKernel, AllAtOnce, Coordinatewise
@@ -58,15 +61,16 @@ __all__ = [
     "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
     "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
-    "explain", "fit", "from_numpyro", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
+    "explain", "fit", "from_numpyro", "from_pymc", "gradient_moments", "interval", "iterate", "iterate_metropolis",
+    "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
-    "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
-    "unit_interval",
+    "ordered", "positive", "predict", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
+    "stream", "unit_interval",
 ]  # fmt: skip
 
 #: what models are written without, by module: imported when first asked for
 _LATER = {
-    "blankets.rules": "rule", "bridges.from_numpyro": "from_numpyro", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
+    "blankets.rules": "rule", "bridges.from_numpyro": "from_numpyro", "bridges.from_pymc": "from_pymc", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
     "diagnostics.predict": "predictive_log_likelihood", "draws.draws": "AbstractDraws MonteCarlo",
     "draws.quasi": "QuasiMonteCarlo", "fitting.converged": "Converged", "fitting.fit": "fit iterate",
     "fitting.natural": "natural", "fitting.optimizers": "adagrad robbins_monro",
@@ -74,7 +78,7 @@ _LATER = {
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
-    "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load",
+    "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load", "posterior.predictions": "predict",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
     "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",
 }  # fmt: skip

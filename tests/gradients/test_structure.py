@@ -127,3 +127,11 @@ def test_factors_stay_apart_by_hand_and_for_estimators_without_paths():
     model, stop = bbvi.Model(schools, **SCHOOLS), bbvi.Budget(steps=1)
     assert bbvi.fit(model, (EFFECT, ERROR), gradient=bbvi.Score(), stop=stop).structure == ()
     assert bbvi.fit(bbvi.Model(schools, joint=(), **SCHOOLS), (EFFECT, ERROR), stop=stop).structure == ()
+
+
+def test_one_number_that_would_have_to_be_several_at_a_seam_is_no_error():
+    shift = jnp.arange(3.0)
+    model = bbvi.Model(
+        lambda z, _: jnp.where(z["a"] + shift > 0, z["a"] + shift, 0).sum() - (z["a"] ** 2).sum(), a=bbvi.real(1)
+    )
+    assert bbvi.explain(model, None).matrix.shape[1] == 1

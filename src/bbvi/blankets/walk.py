@@ -188,18 +188,18 @@ class Walk:
     def _masked(self, eqn: Any, piece: Term) -> list[Term] | None:
         """Go on into what a mask keeps, where it puts zero for the rest."""
         mask, *cases = eqn.invars
-        kept = [(kind, case) for kind, case in zip(("drop", "keep"), cases, strict=False) if not self._is_zero(case)]
+        kept = [(kind, case) for kind, case in zip(("drop", "keep"), cases, strict=False) if not self.is_zero(case)]
         if len(cases) != 2 or isinstance(mask, Literal) or len(kept) != 1:
             return None
         ((kind, case),) = kept
         return [piece._replace(atom=case, by=(*piece.by, By(kind, mask, _axes(mask.aval))))]
 
-    def _is_zero(self, atom: Any) -> bool:
+    def is_zero(self, atom: Any) -> bool:
         if isinstance(atom, Literal):
             return bool(np.all(np.asarray(atom.val) == 0))
         eqn = self.maker(atom)
         moves = ("broadcast_in_dim", "convert_element_type", "reshape")
-        return eqn is not None and eqn.primitive.name in moves and self._is_zero(eqn.invars[0])
+        return eqn is not None and eqn.primitive.name in moves and self.is_zero(eqn.invars[0])
 
     def _sums(self, atom: Any) -> bool:
         """Whether the walk would find a sum over axes behind this, not counting sums of arrays element by element."""

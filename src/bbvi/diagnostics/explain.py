@@ -1,6 +1,7 @@
 """Section 3.1 made visible: the terms that were found in a log joint, who reads whom, and what was lost."""
 
 import dataclasses
+import html
 import math
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,11 @@ class Explanation:
 
     def __repr__(self) -> str:
         return "\n\n".join([self.title, _table(self._term_rows()), _table(self._latent_rows()), *self._warnings()])
+
+    def _repr_html_(self) -> str:
+        tables = [_html_table(rows) for rows in (self._term_rows(), self._latent_rows())]
+        notes = [f"<pre>{html.escape(words)}</pre>" for words in self._warnings()]
+        return "".join([f"<p>{html.escape(self.title)}</p>", *notes, *tables])
 
     def plot(self) -> Any:
         """Draw who reads whom, as a matplotlib figure."""
@@ -252,3 +258,10 @@ def _table(rows: list[list[str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def _html_table(rows: list[list[str]]) -> str:
+    def row(tag: str, cells: list[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{row('th', rows[0])}{''.join(row('td', cells) for cells in rows[1:])}</table>"

@@ -12,14 +12,15 @@ _PIXELS = 200
 def plot_blankets(found: Any) -> Any:
     """Draw an `Explanation`: who reads whom, with each array's share of the variance at the side."""
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
+
+    from bbvi.posterior.figure import Picture
 
     terms = [term for term in found.shapes if found.readings[term]]
     names = list(found.problem.latents)
     heights = [_weight(found.shapes[term]) for term in terms]
     widths = [_weight(found.problem.shape(name)) for name in names]
     size = (2.9 + 4.6 * sum(widths) / max(sum(widths), 0.5), 0.9 + 3.6 * sum(heights) / max(sum(heights), 0.5))
-    figure = Figure(figsize=size, dpi=120)
+    figure = Picture(figsize=size, dpi=120)
     grid = figure.add_gridspec(
         len(terms), len(names) + 1, height_ratios=heights, width_ratios=[*widths, 0.16 * sum(widths)],
         hspace=0.08, wspace=0.05, left=1.75 / size[0], right=1 - 0.25 / size[0], top=1 - 0.75 / size[1], bottom=0.1 / size[1],

@@ -45,6 +45,7 @@ from bbvi.posterior.posterior import Posterior
 
 _CAPACITY = 1000
 _STREAM_CAPACITY = 16
+_STREAM_BYTES = 1 << 24
 
 
 def fit(
@@ -173,7 +174,9 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, settings.hold, "hold", ("globals",))
-    capacity = _STREAM_CAPACITY if isinstance(groups, Stream) else _CAPACITY
+    capacity = _CAPACITY
+    if isinstance(groups, Stream):
+        capacity = max(_STREAM_CAPACITY, min(_CAPACITY // 4, groups.steps_within(_STREAM_BYTES, size)))
     choosing, estimator = None, settings.gradient
     if isinstance(estimator, AbstractChoice):
         choosing = Choosing(estimator, analysis, flat, groups, size, key)

@@ -24,6 +24,7 @@ from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true, stored
 from bbvi.posterior.ratios import Densities
 
+_STEPS_DRAWN = 16  # of a stream, whose batches are drawn before the steps
 _LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
 
 
@@ -91,7 +92,13 @@ class Loop:
         # is in no cycle and goes, with what was compiled, as soon as nobody needs it
         self._compiled = program(copy.copy(self)._run, donate_argnums=1, **for_many_runs())
         self._init = program(copy.copy(self)._first_state, **for_one_run())
-        self._groups_of_steps = jax.jit(jax.vmap(copy.copy(self).groups, (None, 0)), **for_one_run())
+        # one after another: the draw of a batch is a loop of its own
+        of_step = copy.copy(self).groups
+        self._groups_of_steps = jax.jit(
+            lambda key, steps: jax.lax.map(lambda step: of_step(key, step), steps), **for_many_runs()
+        )
+        #: the groups of blocks of steps that were drawn last
+        self._drawn: dict[tuple[bytes, int], np.ndarray] = {}
         #: what posteriors evaluate the ELBO and k-hat by
         prior, group = analysis.blankets
         self.densities = Densities(analysis.problem, prior.trace, group and group.trace)
@@ -143,10 +150,26 @@ class Loop:
         if not isinstance(groups, Stream):
             return groups
         # as one program: a loop outside of one is compiled each time it is met
-        chosen = np.asarray(self._groups_of_steps(key, jnp.int32(step) + jnp.arange(self.capacity)))
-        rows = [groups.take(numbers) for numbers in chosen[:steps]]
-        rows += rows[-1:] * (self.capacity - steps)
-        return Prefetched(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
+        chosen = self._chosen(key, step, 2 * steps)
+        # the next call, which most often makes as many steps, finds its rows read
+        rows = groups.steps(chosen[:steps], chosen[steps : 2 * steps])
+        last = self.capacity - steps
+        filled = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], last, 0)]), rows)
+        return Prefetched(jax.tree.map(jnp.asarray, filled))
+
+    def _chosen(self, key: Key, step: int, num: int) -> np.ndarray:
+        """Draw the groups of so many steps, block by block."""
+        blocks, found = range(step // _STEPS_DRAWN, (step + num - 1) // _STEPS_DRAWN + 1), []
+        for block in blocks:
+            at = (np.asarray(key).tobytes(), block)
+            if at not in self._drawn:
+                steps = jnp.int32(_STEPS_DRAWN * block) + jnp.arange(_STEPS_DRAWN)
+                self._drawn[at] = np.asarray(self._groups_of_steps(key, steps))
+            found.append(self._drawn[at])
+        for at in list(self._drawn)[: -len(blocks)]:
+            del self._drawn[at]
+        first = step - _STEPS_DRAWN * blocks[0]
+        return np.concatenate(found)[first : first + num]
 
     def estimate(self, params: dict[str, Lambda], data: Any, batch: Batch | None, **how: Any) -> Estimate:
         """Estimate the gradient at this lambda; `how` are the draws, the key and the buffers."""

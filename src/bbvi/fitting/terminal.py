@@ -45,6 +45,11 @@ def progress_bar(wanted: bool | None, total: int | None, *, shown: str = "ELBO")
     if wanted is False or not (console.is_terminal or console.is_jupyter):
         yield lambda step, elbo: None
         return
+    if console.is_jupyter:  # where rich would need ipywidgets
+        from bbvi.fitting.notebook import live_line
+
+        yield live_line(total, shown)
+        return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from bbvi.fitting.bar import Rate

@@ -1,5 +1,6 @@
 """Latent variables as users declare them, by their support: `bbvi.real(8)`, `bbvi.positive("visit")`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,27 @@ from bbvi.families import (
 from bbvi.families.charts import agree, vectors
 from bbvi.model.latents import Latent, Shape
 
+#: the entries along named axes, or how many there are
+Coords = Mapping[Any, Any] | None
 
-def real(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
+
+def real(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare real latents; q is Normal by default.
+
+    An axis is a number or a name. A name with `coords`, which list the entries along the axis or say how many there are, names
+    the axis in `summary()` and in ArviZ; a name without is an axis that differs in length between groups.
 
     Examples:
         >>> import bbvi
         >>> bbvi.real(8)
         real(8,) ~ Normal
+        >>> bbvi.real("school", coords={"school": ["Choate", "Deerfield"]})
+        real(2,) ~ Normal
     """
-    return _declare("real", shape, Normal(), q, init)
+    return _declare("real", shape, Normal(), q, init, coords)
 
 
-def positive(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def positive(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare positive latents; q is Gamma by default.
 
     Examples:
@@ -45,10 +54,10 @@ def positive(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
         >>> bbvi.positive("visit", 5, q=dist.LogNormal)
         positive('visit', 5) ~ LogNormal
     """
-    return _declare("positive", shape, Gamma(), q, init)
+    return _declare("positive", shape, Gamma(), q, init, coords)
 
 
-def unit_interval(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def unit_interval(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare latents between 0 and 1; q is Beta by default.
 
     Examples:
@@ -56,10 +65,10 @@ def unit_interval(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
         >>> bbvi.unit_interval(init=0.3)
         unit_interval() ~ Beta
     """
-    return _declare("unit_interval", shape, Beta(), q, init)
+    return _declare("unit_interval", shape, Beta(), q, init, coords)
 
 
-def binary(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def binary(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare latents that are 0 or 1; q is Bernoulli by default.
 
     Examples:
@@ -67,10 +76,10 @@ def binary(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
         >>> bbvi.binary(3)
         binary(3,) ~ Bernoulli
     """
-    return _declare("binary", shape, Bernoulli(), q, init)
+    return _declare("binary", shape, Bernoulli(), q, init, coords)
 
 
-def count(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def count(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare latents in 0, 1, 2, ...; q is Poisson by default.
 
     With a family of 0, ..., n as q, such as a Binomial of n trials, the latent has that bound.
@@ -82,10 +91,12 @@ def count(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
         >>> bbvi.count(q=functools.partial(dist.Binomial, total_count=10))
         count() ~ Binomial
     """
-    return _declare("count", shape, Poisson(), q, init)
+    return _declare("count", shape, Poisson(), q, init, coords)
 
 
-def interval(low: float, high: float, *shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def interval(
+    low: float, high: float, *shape: int | str, q: Any = None, init: Any = None, coords: Coords = None
+) -> Latent:
     """Declare latents between `low` and `high`; q is a Normal squeezed into the interval by default.
 
     Examples:
@@ -96,10 +107,10 @@ def interval(low: float, high: float, *shape: int | str, q: Any = None, init: An
     if not low < high:
         raise ValueError(f"bbvi.interval: low must be below high, got {low} and {high}")
     target = constraints.interval(float(low), float(high))
-    return _declare("interval", shape, TransformedNormal(Through(target)), q, init)
+    return _declare("interval", shape, TransformedNormal(Through(target)), q, init, coords)
 
 
-def ordered(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def ordered(*shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare vectors whose entries increase along the last axis; a vector is one factor of q.
 
     Examples:
@@ -107,13 +118,15 @@ def ordered(*shape: int | str, q: Any = None, init: Any = None) -> Latent:
         >>> bbvi.ordered(4)
         ordered() ~ TransformedNormal
     """
-    if not shape or isinstance(shape[-1], str):
+    size = shape[-1] if shape else ""
+    size = _length((coords or {}).get(size, size))
+    if isinstance(size, str):
         raise ValueError("bbvi.ordered needs the vector's length as its last axis, for example bbvi.ordered(4)")
-    family = TransformedNormal(Through(constraints.ordered_vector, (int(shape[-1]),)))
-    return _declare("ordered", shape[:-1], family, q, init)
+    family = TransformedNormal(Through(constraints.ordered_vector, (int(size),)))
+    return _declare("ordered", shape[:-1], family, q, init, coords, shape[-1:])
 
 
-def simplex(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def simplex(k: int | str, *shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare vectors of k positive entries that sum to 1, as arrays of shape `(*shape, k)`.
 
     Examples:
@@ -121,11 +134,12 @@ def simplex(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Laten
         >>> bbvi.simplex(3, 10)
         simplex(10,) ~ Dirichlet
     """
-    _at_least_two("simplex", k)
-    return _declare("simplex", shape, Dirichlet(k), q, init)
+    size = _length((coords or {}).get(k, k))
+    _at_least_two("simplex", size)
+    return _declare("simplex", shape, Dirichlet(size), q, init, coords, (k,))
 
 
-def categorical(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def categorical(k: int, *shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare latents in 0, ..., k-1; q is Categorical by default.
 
     Examples:
@@ -134,10 +148,10 @@ def categorical(k: int, *shape: int | str, q: Any = None, init: Any = None) -> L
         categorical(100,) ~ Categorical
     """
     _at_least_two("categorical", k)
-    return _declare("categorical", shape, Categorical(k), q, init)
+    return _declare("categorical", shape, Categorical(k), q, init, coords)
 
 
-def one_hot(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Latent:
+def one_hot(k: int | str, *shape: int | str, q: Any = None, init: Any = None, coords: Coords = None) -> Latent:
     """Declare vectors of k integers, one of them 1 and the others 0, as arrays of shape `(*shape, k)`.
 
     They are categories, held so that `z["which"] @ means` chooses a mean; q is a Categorical, and a vector is one factor
@@ -148,17 +162,27 @@ def one_hot(k: int, *shape: int | str, q: Any = None, init: Any = None) -> Laten
         >>> bbvi.one_hot(3, 100)
         one_hot(100,) ~ OneHot
     """
-    _at_least_two("one_hot", k)
-    return _declare("one_hot", shape, OneHot(k), q, init)
+    size = _length((coords or {}).get(k, k))
+    _at_least_two("one_hot", size)
+    return _declare("one_hot", shape, OneHot(size), q, init, coords, (k,))
 
 
-def _at_least_two(name: str, k: int) -> None:
+def _at_least_two(name: str, k: Any) -> None:
     if isinstance(k, (bool, str)) or int(k) != k or k < 2:
         raise ValueError(f"bbvi.{name}: the first argument is the number of categories, 2 or more, got {k!r}")
 
 
-def _declare(support: str, shape: Shape, default: AbstractFamily, q: Any, init: Any) -> Latent:
-    """Make a latent of what the user gave to `bbvi.<support>`, or refuse it."""
+def _declare(
+    support: str, axes: Shape, default: AbstractFamily, q: Any, init: Any, coords: Coords, event: Shape = ()
+) -> Latent:
+    """Make a latent of what the user gave to `bbvi.<support>`, or refuse it; `event` is the axis of a vector's entries."""
+    named = dict(coords or {})
+    shape = tuple(_length(named[x]) if x in named else x for x in axes)
+    for name, entries in named.items():
+        if name not in (*axes, *event):
+            raise ValueError(f"bbvi.{support}: coords names {name!r}, which is no axis; the axes are {(*axes, *event)}")
+        if isinstance(entries, str) or not isinstance(_length(entries), int):
+            raise TypeError(f"bbvi.{support}: coords[{name!r}] lists the entries or is their number, got {entries!r}")
     for size in shape:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer, str)):
             raise TypeError(f"bbvi.{support}: an axis is an int or the name of a ragged axis, got {size!r}")
@@ -180,7 +204,12 @@ def _declare(support: str, shape: Shape, default: AbstractFamily, q: Any, init: 
         raise ValueError(
             f"bbvi.{support}: init has no parameter {sorted(unknown)}; {family.name} has {sorted(family.parameters())}"
         )
-    return Latent(support, shape, chart, family, q, init)
+    dims = tuple(x if isinstance(x, str) else None for x in (*axes, *event))  # of the array, vectors' entries last
+    return Latent(support, shape, chart, family, q, init, dims, named)
+
+
+def _length(entries: Any) -> Any:
+    return len(entries) if hasattr(entries, "__len__") and not isinstance(entries, str) else entries
 
 
 def _vectors(support: str, shape: Shape, chart: AbstractChart, q: str) -> AbstractChart:

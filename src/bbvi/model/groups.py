@@ -11,7 +11,10 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.model.buckets import find_buckets
+from bbvi.model.labels import Labels, Unseen
+from bbvi.model.long_form import columns_of, split
 from bbvi.model.numbers import is_number_list, named_leaves, refuse_nan, refuse_rounding, refuse_unfit
+from bbvi.model.records import Records
 from bbvi.numerics.xla import for_one_run
 
 
@@ -70,6 +73,7 @@ class Cohort(AbstractGroups):
     bucket: Array
     buckets: tuple[dict[str, int], ...] = eqx.field(static=True)
     axes: dict[str, str] = eqx.field(static=True)
+    labels: Unseen = eqx.field(static=True, default=Unseen(Labels()))
 
     def __len__(self):
         return next(iter(self.own.values())).shape[0]
@@ -95,28 +99,81 @@ class Stream(AbstractGroups):
         return len(self.source)
 
     def take(self, indices):
-        rows = jax.tree.map(as_numpy, self.source[np.asarray(indices)])
+        return self._checked(self.source[np.asarray(indices)], np.asarray(indices))
+
+    def steps(self, indices: np.ndarray, coming: np.ndarray) -> Any:
+        """Take the rows of several steps, `(steps, batch)`; those `coming` are read meanwhile, if the source can."""
+        if not isinstance(self.source, Records):
+            taken = [self.take(numbers) for numbers in indices]
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *taken)
+        rows = self.source.steps(indices)
+        self.source.ahead(coming)
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+        self._checked(flat, indices.ravel())
+        return rows
+
+    def steps_within(self, num_bytes: int, batch: int) -> int:
+        """Count the steps whose rows take so much memory and are read in one go; 0 if each is asked for by itself."""
+        return num_bytes // (self.source.bytes_per_group * max(1, batch)) if isinstance(self.source, Records) else 0
+
+    def _checked(self, given: Any, indices: np.ndarray) -> Any:
+        rows = jax.tree.map(as_numpy, given)
         for path, leaf in named_leaves(rows):
             if leaf.shape[:1] != (len(indices),):
                 raise ValueError(
                     f"the data source was asked for {len(indices)} groups but row{path} has shape {leaf.shape}; "
                     "__getitem__(indices) must return arrays with leading axis len(indices)"
                 )
-        refuse_unfit(rows, "row", np.asarray(indices))
+        refuse_unfit(rows, "row", indices)
         return rows
 
 
-def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Sequence[Any]]) -> Cohort:
+def ragged(
+    table: Any = None,
+    /,
+    *,
+    by: str | None = None,
+    order: str | None = None,
+    group: Mapping[str, Any] | Sequence[str] | None = None,
+    **axes: Mapping[str, Sequence[Any]],
+) -> Cohort:
     """Collect groups of different lengths: for each named axis, fields as lists with one array per group.
 
     A row then has each field, padded at the end, with `row["mask"][axis]` and `row["length"][axis]`.
+
+    From a DataFrame of pandas or polars, or an xarray Dataset, with one row for each observation: `by` names the column that tells the
+    group, `order` the one by which a group's rows are put in order, which names the axis too ("row" without). Columns that are the same
+    in all rows of each group are fields of the group, or those that `group=` lists. NaN in a column `labs` means not observed: it
+    becomes 0, with `row["labs_observed"]`. Groups keep their keys as names.
 
     Examples:
         >>> import bbvi
         >>> cohort = bbvi.ragged(visit={"labs": [[1.0, 2.0], [3.0]]}, group={"age": [61.0, 48.0]})
         >>> cohort.take(1)["labs"], cohort.take(1)["mask"]["visit"]
         (Array([3., 0.], dtype=float32), Array([ True, False], dtype=bool))
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"patient": ["b", "a", "b"], "day": [2, 1, 1], "labs": [2.0, 3.0, 1.0], "age": [61, 48, 61]})
+        >>> cohort = bbvi.ragged(table, by="patient", order="day")
+        >>> cohort.take(1)["labs"], cohort.take(1)["age"]
+        (Array([1., 2.], dtype=float32), Array(61, dtype=int32))
     """
+    labels = Labels()
+    if table is not None:
+        axis = order or "row"
+        if by is None or axes:
+            raise TypeError(
+                "bbvi.ragged takes a table with by=, the column that tells the group, or axes by name, not both"
+            )
+        keys, within, own = split(columns_of(table), by, order, group if group is None else list(group))
+        if not within:
+            raise ValueError(
+                "bbvi.ragged: no column differs within a group; pass the table itself, with one row for each group"
+            )
+        axes, group, labels = {axis: within}, own, Labels({}, {by: keys}, by)
+    elif by is not None or order is not None:
+        raise TypeError("bbvi.ragged: by= and order= are for a table, which comes first: bbvi.ragged(table, by=...)")
+    if group is not None and not isinstance(group, Mapping):
+        raise TypeError(f"bbvi.ragged: group= takes a dict of fields, got {type(group).__name__}")
     if not axes:
         raise ValueError('bbvi.ragged needs at least one named axis, for example visit={"labs": [...]}')
     own = {axis: _lengths(axis, columns) for axis, columns in axes.items()}
@@ -132,7 +189,8 @@ def ragged(*, group: Mapping[str, Any] | None = None, **axes: Mapping[str, Seque
     buckets, bucket = find_buckets(own)
     fields |= {name: _pad(lists, buckets[-1][axis], axis, name) for axis, name, lists in listed}
     arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
-    return Cohort(arrays, lengths, of_bucket, buckets, {name: axis for axis, name, _ in listed})
+    axis_of = {name: axis for axis, name, _ in listed}
+    return Cohort(arrays, lengths, of_bucket, buckets, axis_of, Unseen(labels))
 
 
 def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:

@@ -32,6 +32,9 @@ class Latent:
     family: AbstractFamily
     q: Any = None  # as the user gave it
     init: Any = None
+    #: the names of the axes of its array, the event's too, where they have names; and the entries along each
+    dims: tuple[str | None, ...] = ()
+    coords: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Latent) and bool(self._key() == other._key())

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.model.groups import AbstractGroups, as_groups, as_numpy
+from bbvi.model.groups import AbstractGroups, Cohort, as_groups, as_numpy
 from bbvi.model.joint import put_together, take_apart
+from bbvi.model.labels import Labels, by_name, labels_of
 from bbvi.model.model import AnyModel, HierarchicalModel, Model, Values
 from bbvi.model.numbers import is_number_list, refuse_unfit
 from bbvi.model.opaque.function import Opaque
@@ -30,6 +31,8 @@ class Problem:
         self, model: AnyModel, lengths: dict[str, int], num_groups: int, *, opaque: Mapping[str, Host] | None = None
     ):
         self.model, self.lengths, self.num_groups = model, lengths, num_groups
+        #: what the data call their axes
+        self.labels = Labels()
         #: those of the model's functions that are opaque, bound to the data
         self.opaque = dict(opaque or {})
         #: by factors of q: a block of latents is one of them
@@ -116,9 +119,12 @@ class Problem:
 
 def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
     """Check the data and bind the model to it: the problem, a flat model's data, a hierarchical one's groups."""
+    given, data = data, by_name(data)
     if isinstance(model, Model):
         flat = flat_data(data)
-        return Problem(model, {}, 0, opaque=_hosts(model, {}, flat, None)), flat, None
+        problem = Problem(model, {}, 0, opaque=_hosts(model, {}, flat, None))
+        problem.labels = labels_of(given)
+        return problem, flat, None
     if not isinstance(model, HierarchicalModel):
         raise TypeError(f"expected a bbvi.Model or a bbvi.HierarchicalModel, got {type(model).__name__}")
     groups = as_groups(data)
@@ -131,7 +137,9 @@ def bind(model: AnyModel, data: Any) -> tuple[Problem, Any, AbstractGroups | Non
                     f"pass data=bbvi.ragged({axis}={{...}})"
                 )
     hosts = _hosts(model, groups.padded(), None, groups)
-    return Problem(model, groups.padded(), len(groups), opaque=hosts), None, groups
+    problem = Problem(model, groups.padded(), len(groups), opaque=hosts)
+    problem.labels = groups.labels.labels if isinstance(groups, Cohort) else labels_of(given)
+    return problem, None, groups
 
 
 def _hosts(model: AnyModel, lengths: dict[str, int], data: Any, groups: AbstractGroups | None) -> dict[str, Host]:

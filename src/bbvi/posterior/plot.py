@@ -7,11 +7,11 @@ import numpy as np
 
 def plot_history(posterior: Any) -> Any:
     """Draw the smoothed ELBO against steps with its noise band, and below it the size of the steps."""
-    from matplotlib.figure import Figure
+    from bbvi.posterior.figure import Picture  # slow to import
 
     history = posterior.history
     history = history[np.isfinite(history["elbo"])]  # the step that broke a fit has no ELBO
-    figure = Figure(figsize=(7.5, 5.0), layout="constrained", dpi=120)
+    figure = Picture(figsize=(7.5, 5.0), layout="constrained", dpi=120)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
     step, elbo = history.index.to_numpy(), history["elbo"]
     if len(elbo):

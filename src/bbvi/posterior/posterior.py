@@ -221,11 +221,34 @@ class Posterior:
         """Plot the ELBO with its noise band and the step sizes as a matplotlib figure."""
         return plot_history(self)
 
-    def to_arviz(self, n: int = 1000, seed: int | Array = 0) -> Any:
-        """Draws for ArviZ with named dimensions, an InferenceData or from ArviZ 1 on a DataTree; padding is NaN."""
-        from bbvi.posterior.summary import to_inference_data  # imports pandas
+    def to_arviz(
+        self,
+        n: int = 1000,
+        seed: int | Array = 0,
+        *,
+        data: Any = None,
+        predict: Callable[..., Any] | None = None,
+        prior: Mapping[str, Any] | None = None,
+        log_likelihood: str | Sequence[str] | bool | None = None,
+    ) -> Any:
+        """Give n draws to ArviZ, with all that its statistics and plots ask for: an InferenceData, from ArviZ 1 on a DataTree.
 
-        return to_inference_data(self, n, seed)
+        `predict(z, data, key)` draws what is observed, given one draw of the latents: it fills `posterior_predictive`, and
+        `prior_predictive` if `prior=` has draws from the prior. For a `HierarchicalModel` it is that of one group. The fields of the
+        data that it returns are `observed_data`, the others `constant_data`.
+
+        `log_likelihood` has the density of each observation, read off `log_likelihood` of a `HierarchicalModel`; of a flat
+        model, off the terms that read data, or off those that `log_likelihood="y"` names. False leaves it out.
+        `data` are those of the fit unless given; data from pandas and xarray name the axes. Padding is NaN.
+        """
+        from bbvi.posterior.results import to_inference_data
+
+        options = {"data": data, "predict": predict, "prior": prior, "log_likelihood": log_likelihood}
+        return to_inference_data(self, n, seed, **options)
+
+    def to_numpyro(self, n: int = 1000, seed: int | Array = 0) -> dict[str, Array]:
+        """Draw n samples of the sites of a `bbvi.from_numpyro` model, as `numpyro.infer.Predictive` takes them."""
+        return origin_of(self.model, "numpyro").sites(self.sample(n, seed))
 
     def to_numpyro(self, n: int = 1000, seed: int | Array = 0) -> dict[str, Array]:
         """Draw n samples of the sites of a `bbvi.from_numpyro` model, as `numpyro.infer.Predictive` takes them."""

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bbvi.numerics.address import Key, fold
-from bbvi.posterior.arviz import dims_of, inference_data
+from bbvi.posterior.arviz import coords_of, dims_of, inference_data
 from bbvi.posterior.pareto import Khat, smoothed
 from bbvi.posterior.ratios import Ratios
 
@@ -63,7 +63,9 @@ class Reweighted:
     def to_arviz(self, n: int = 1000, seed: int = 0) -> Any:
         """Give n draws, by their weights, to ArviZ."""
         return inference_data(
-            {"posterior": {k: x[None] for k, x in self.sample(n, seed).items()}}, dims_of(self._model)
+            {"posterior": {k: x[None] for k, x in self.sample(n, seed).items()}},
+            dims_of(self._model),
+            coords_of(self._model),
         )
 
 

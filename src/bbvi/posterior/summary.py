@@ -1,4 +1,4 @@
-"""Tables for people and draws for ArviZ."""
+"""Tables for people."""
 
 import html
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bbvi.posterior.arviz import dims_of, inference_data
-from bbvi.posterior.values import Ragged, element_name
+from bbvi.posterior.values import element_name
 
 
 def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
@@ -75,18 +74,3 @@ def _elements(name: str, columns: list[Any], groups: Any, last: int) -> list[tup
         for group, own in parts
         for index in np.ndindex(np.shape(own[0])[: np.ndim(own[0]) - last])
     ]
-
-
-def to_inference_data(posterior: Any, n: int, seed: Any) -> Any:
-    """Draws with dimensions named after the latents, "group" for groups and ragged axes by their own names."""
-    draws = {name: _with_nan(x) if isinstance(x, Ragged) else x for name, x in posterior.sample(n, seed).items()}
-    values = {name: np.asarray(value)[None] for name, value in draws.items()}
-    return inference_data({"posterior": values}, dims_of(posterior.model))
-
-
-def _with_nan(value: Ragged) -> np.ndarray:
-    out = np.full(value.padded.shape, np.nan)
-    for group, one in enumerate(value):
-        corner: Any = tuple(map(slice, np.shape(one)[1:]))
-        out[(slice(None), group, *corner)] = one
-    return out

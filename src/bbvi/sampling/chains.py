@@ -15,7 +15,7 @@ from bbvi.fitting.run import next_length
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, program
-from bbvi.posterior.arviz import dims_of, inference_data
+from bbvi.posterior.arviz import coords_of, dims_of, inference_data
 from bbvi.sampling.sweep import ChainState, Scene, evaluate, points, sweep, total
 
 _MOST_IN_CHUNK = 200
@@ -96,7 +96,9 @@ class Chains:
         values: dict[str, Any] = {n: whole.values[0][n][..., 0] for n in self._run.keep if n in problem.globals}
         values |= {n: _in_place(problem, n, whole.values, lanes) for n in self._run.keep if n in problem.locals}
         stats = {"lp": whole.log_joint, **{f"acceptance_{name}": rate for name, rate in whole.acceptance.items()}}
-        return inference_data({"posterior": values, "sample_stats": stats}, dims_of(problem.model))
+        return inference_data(
+            {"posterior": values, "sample_stats": stats}, dims_of(problem.model), coords_of(problem.model)
+        )
 
 
 def _in_place(problem: Problem, name: str, values: list[Arrays], lanes: list[Lanes]) -> np.ndarray:

@@ -94,6 +94,8 @@ def _random(variable: Formula, size: float, rng: np.random.Generator) -> np.ndar
 def _solve(formula: Formula, unknown: Formula, value: np.ndarray, random: Assignment) -> list[np.ndarray] | None:
     """Find all solutions of formula = value for a variable, inside its range; None where that is not known."""
     if formula is unknown:
+        if np.broadcast_shapes(value.shape, unknown.aval.shape) != unknown.aval.shape:
+            return None  # one number that would have to be several
         value = np.broadcast_to(value, unknown.aval.shape)
         return [value] if np.all(value >= unknown.range.low) and np.all(value <= unknown.range.high) else []
     inside = [number for number, part in enumerate(formula.parts) if unknown in part.variables]

@@ -80,7 +80,7 @@ def _undecided(probe: Probe) -> Params | None:
     problem, moved, any_moved = probe.fit.loop.analysis.problem, dict(probe.origin), False
     for part, latents in (("globals", problem.globals), ("locals", problem.locals)):
         for name, latent in latents.items():
-            if latent.family.chart.is_discrete and name in probe.fisher[part]:
+            if latent.family.chart.chooses and name in probe.fisher[part]:
                 new = _undecided_rows(latent, probe.origin[part][name], probe.fisher[part][name])
                 any_moved = any_moved or new is not None
                 moved[part] = moved[part] | {name: new or probe.origin[part][name]}

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bbvi.gradients.local_expectation import LocalExpectation
     from bbvi.gradients.pathwise import Pathwise
     from bbvi.gradients.score import Score
+    from bbvi.gradients.values_and_paths import ValuesAndPaths
     from bbvi.model.opaque.clusters import on_dask, on_ray
     from bbvi.numerics.address import AbstractNet
     from bbvi.posterior.load import load
@@ -56,7 +57,7 @@ __all__ = [
     "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget",
     "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
     "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
-    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
+    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "ValuesAndPaths", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
     "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
@@ -73,6 +74,7 @@ _LATER = {
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
+    "gradients.values_and_paths": "ValuesAndPaths",
     "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
     "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",

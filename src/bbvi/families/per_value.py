@@ -145,6 +145,27 @@ class PerValue(AbstractFamily):
         loc, scale = params["loc"] + direction["loc"] / ratio, params["scale"] - 0.5 * jnp.log(ratio)
         return {**found, "loc": loc, "scale": scale}
 
+    def every_path(self, params: Params, u: Array) -> Float[Array, " entries"]:
+        """Return a draw, its standard normals, and where these lead to given each value."""
+        value, own = u[0], u[1:]
+        noise = (own - self._of_value(params["loc"], value)) * jnp.exp(-self._of_value(params["scale"], value))
+        return jnp.concatenate([u, noise, jnp.ravel(params["loc"] + jnp.exp(params["scale"]) * noise)])
+
+    def drawn(self, every: Float[Array, "... entries samples"]) -> Float[Array, "... parts samples"]:
+        """Return the draw itself out of `every_path`."""
+        return every[..., : 1 + len(self.chart.parts), :]
+
+    def taken_apart(self, every: Float[Array, "... entries samples"]) -> tuple[Array, Array, Array]:
+        """Return the draw, its standard normals, and the paths given each value, (..., values, parts, samples)."""
+        num = len(self.chart.parts)
+        noise, paths = every[..., 1 + num : 1 + 2 * num, :], every[..., 1 + 2 * num :, :]
+        return self.drawn(every), noise, paths.reshape(*paths.shape[:-2], -1, num, paths.shape[-1])
+
+    @property
+    def num_sums(self) -> int:
+        """How many sums over samples a value has: of log p_i, and for each path of its slope and of that times its noise."""
+        return 1 + 2 * len(self.chart.parts)
+
     def centre(self, params: Params) -> Array:
         """Return the most probable value of the discrete number, and the centres of the others given it."""
         best = jnp.argmax(self.log_q(params))

@@ -157,7 +157,7 @@ def one_by_one(
             for name in move.names:
                 n, keep = number[name], moving[name] if counts is None else moving[name] & counts
                 made = choices[name].made(changes[name], slopes.get(name))
-                wide = made.ndim - keep.ndim
+                wide = int(follows)
                 at_n = jnp.where(_for_event(keep & below[name], wide), made, 0).sum(-1)
                 at_next = jnp.where(_for_event(keep & ~below[name], wide), made, 0).sum(-1)
                 new[name] = choices[name].add(choices[name].add(sums[name], n, at_n), n + 1, at_next)

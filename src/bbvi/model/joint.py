@@ -55,12 +55,14 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names in joint:
+    for names, parents, core in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
         if is_paired(members):
             check_pair(members)
+            if parents or core is not None:
+                raise ValueError(f"joint=: {names} are paired element by element: these have no parents and no core")
         else:
             for name, latent in members.items():
                 _check_member(name, latent)

@@ -36,7 +36,10 @@ def looked_up():
     def log_joint(z, y):
         places, scales = jnp.array([-1.0, 0.5, 2.0]), jnp.array([0.3, 1.0, 2.0])
         own = dist.Normal(places[z["k"]], scales[z["k"]]).log_prob(z["a"]) + dist.Beta(2.0, 3.0).log_prob(z["s"])
-        return {"own": own + 0.2 * z["k"], "y": dist.Normal(z["a"] * z["s"] + jnp.where(z["k"] == 2, z["a"], 0), 1.0).log_prob(y)}
+        return {
+            "own": own + 0.2 * z["k"],
+            "y": dist.Normal(z["a"] * z["s"] + jnp.where(z["k"] == 2, z["a"], 0), 1.0).log_prob(y),
+        }
 
     latents = {"k": bbvi.categorical(3), "a": bbvi.real(), "s": bbvi.unit_interval()}
     return bbvi.Model(log_joint, joint=[("k", "a", "s")], **latents), jnp.array(0.6)
@@ -96,7 +99,9 @@ def outcomes(problem, latents, params, lengths):
             if all(i < size for i, size in zip(index, own, strict=True)):
                 of_index = {p: leaf[index] for p, leaf in params[name].items()}
                 u, weight = of_factor(latent, of_index)
-                factors.append((name, index, u, weight, jax.vmap(functools.partial(latent.family.log_prob, of_index))(u)))
+                factors.append(
+                    (name, index, u, weight, jax.vmap(functools.partial(latent.family.log_prob, of_index))(u))
+                )
     grid = np.indices([len(weight) for *_, weight, _ in factors]).reshape(len(factors), -1)
     values = {n: jnp.zeros((grid.shape[1], *problem.shape(n), *x.event)) + 0.5 for n, x in latents.items()}
     weight, log_q = jnp.ones(grid.shape[1]), jnp.zeros(grid.shape[1])
@@ -127,7 +132,9 @@ def prepared(name):
     model, data = MODELS[name]()
     posterior = bbvi.fit(model, data, stop=NOTHING, seed=3)
     generator = np.random.default_rng(1)
-    moved = jax.tree.map(lambda leaf: leaf + 0.4 * generator.normal(size=leaf.shape).astype(np.float32), posterior.params)
+    moved = jax.tree.map(
+        lambda leaf: leaf + 0.4 * generator.normal(size=leaf.shape).astype(np.float32), posterior.params
+    )
     posterior = posterior.replace(moved)
     gradient = jax.grad(lambda p: exact_elbo(model, data, p))(posterior._params)
     return model, data, posterior, {**gradient["globals"], **gradient["locals"]}
@@ -141,11 +148,24 @@ CASES = [("flat", None), ("looked up", None), ("groups", None), ("groups", 2)]
 def test_gradients_are_unbiased(name, batch_size, gradient):
     model, data, posterior, truth = prepared(name)
     moments = bbvi.gradient_moments(
-        model, data, posterior, gradient=gradient, draws=bbvi.MonteCarlo(10), repeats=4000, batch_size=batch_size, seed=1
+        model,
+        data,
+        posterior,
+        gradient=gradient,
+        draws=bbvi.MonteCarlo(10),
+        repeats=4000,
+        batch_size=batch_size,
+        seed=1,
     )
     for latent, entries in truth.items():
         for p, value in entries.items():
             mean, error = (np.asarray(part[latent][p], np.float64) for part in (moments.mean, moments.standard_error))
             # of what pads a short group there is no gradient
             value = np.where((error > 0) | (np.abs(mean) > 0), np.asarray(value), 0)
-            assert np.all(np.abs(mean - value) < 4.5 * error + 1e-4 * (1 + np.abs(value))), (latent, p, mean, value, error)
+            assert np.all(np.abs(mean - value) < 4.5 * error + 1e-4 * (1 + np.abs(value))), (
+                latent,
+                p,
+                mean,
+                value,
+                error,
+            )

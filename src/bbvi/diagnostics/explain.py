@@ -159,7 +159,7 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
     estimators = {} if posterior is None else posterior.estimators
     structure = _structure(problem, blankets) if posterior is None else posterior.structure
-    families = {name: q for name, _, q in structured(problem.model, structure).in_blocks()}
+    families = {name: q for name, _, q in structured(problem.model, structure).families_in_blocks()}
     return Explanation(
         problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets), structure, families
     )

@@ -3,6 +3,7 @@
 "Spike and slab variational inference for multi-task and multiple kernel learning": q(g) q(b | g) is a small mixture.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from bbvi.families.normal import HALF_LOG_TWO_PI
 from bbvi.numerics.samplers import standard_normal
 
 _BISECTIONS = 60
+_SPREAD = 0.1  # of a random start: q is to settle what is given each value before it decides for one
 
 
 class _PairedConstraint(constraints.Constraint):
@@ -92,9 +94,10 @@ class PerValue(AbstractFamily):
 
     def parameters(self):
         shape = (len(self.values), len(self.chart.parts))
-        loc = Parameter(shape, constraints.independent(constraints.real, 2))
-        scale = Parameter(shape, constraints.independent(constraints.positive, 2))
-        return {**self.choice.parameters(), "loc": loc, "scale": scale}
+        loc = Parameter(shape, constraints.independent(constraints.real, 2), spread=_SPREAD)
+        scale = Parameter(shape, constraints.independent(constraints.positive, 2), spread=_SPREAD)
+        found = {p: eqx.tree_at(lambda x: x.spread, entry, _SPREAD) for p, entry in self.choice.parameters().items()}
+        return {**found, "loc": loc, "scale": scale}
 
     @property
     def name(self):

@@ -175,9 +175,16 @@ class EveryValue:
 
         def slopes(moved: Draws) -> Draws:
             def whole(moved: Draws) -> Array:
-                values = {name: latent_values(problem.latents[name], x) for name, x in moved.items() if name in problem.globals}
+                values = {
+                    name: latent_values(problem.latents[name], x)
+                    for name, x in moved.items()
+                    if name in problem.globals
+                }
                 own = {name: x for name, x in moved.items() if name not in values}
-                own_values = {name: jax.vmap(functools.partial(latent_values, problem.latents[name]))(x) for name, x in own.items()}
+                own_values = {
+                    name: jax.vmap(functools.partial(latent_values, problem.latents[name]))(x)
+                    for name, x in own.items()
+                }
 
                 def one(row: Any, z: Draws, own: Draws) -> Array:
                     return self._smooth[id(scope)](now.beta | values | z, now.logs | own, row, num)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bbvi.blankets.analysis import Analysis
-from bbvi.blankets.jaxpr.primitives import ADDITIONS, ELEMENTWISE, MOVES, dot_axes
+from bbvi.blankets.jaxpr.primitives import ADDITIONS, ELEMENTWISE, dot_axes
 from bbvi.blankets.jaxpr.propagate import propagate
 from bbvi.blankets.scope import Scope
 from bbvi.blankets.walk import axes_before
@@ -87,12 +87,10 @@ def _made(eqn: Any, cells: Sequence[_Cell]) -> _Cell:
         if cells[0] == _Cell() and not offsets and not getattr(numbers, "operand_batching_dims", ()):
             last = eqn.invars[1].aval.ndim - 1
             found = frozenset(entry for entry in cells[1].aligned if last not in entry[1])
-    elif name in MOVES or name == "reduce_sum":
-        if (before := axes_before(eqn) if name in _FOLLOWED else None) is not None:
-            after = {axis: out for out, axis in before.items()}
-            found = frozenset(
-                (latent, tuple(after[a] for a in axes)) for latent, axes in cells[0].aligned if set(axes) <= set(after)
-            )
+    elif name in _FOLLOWED and (before := axes_before(eqn)) is not None:
+        after = {axis: out for out, axis in before.items()}
+        kept = [(latent, axes) for latent, axes in cells[0].aligned if set(axes) <= set(after)]
+        found = frozenset((latent, tuple(after[a] for a in axes)) for latent, axes in kept)
     twice = {latent for latent, count in Counter(latent for latent, _ in found).items() if count > 1}
     lost = twice.union(*(cell.others for cell in cells))
     found = frozenset(entry for entry in found if entry[0] not in lost)

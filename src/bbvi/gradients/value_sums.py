@@ -87,7 +87,7 @@ class Choices(NamedTuple):
     """
 
     drawn: Array
-    index: Int[Array, "*factors samples"]
+    number: Int[Array, "*factors samples"]
     at: Callable[[Array], Array]
     event: int
     noise: Array | None = None
@@ -101,7 +101,7 @@ class Choices(NamedTuple):
 
     def none(self, num: int) -> Array:
         """Make the sums before anything is added, for so many values."""
-        shape = (*self.index.shape[:-1], num)
+        shape = (*self.number.shape[:-1], num)
         return jnp.zeros(shape if self.noise is None else (*shape, 1 + 2 * self.noise.shape[-2]))
 
     def add(self, sums: Array, n: Array | int, made: Array) -> Array:
@@ -110,9 +110,9 @@ class Choices(NamedTuple):
 
     def at_draws(self, sums: Array, slope: Array, counts: Array | None) -> Array:
         """Add the slopes at the values that were drawn."""
-        made = self.made(jnp.zeros(self.index.shape), slope)
+        made = self.made(jnp.zeros(self.number.shape), slope)
         for n in range(sums.shape[-2]):
-            here = (self.index == n) if counts is None else (self.index == n) & counts
+            here = (self.number == n) if counts is None else (self.number == n) & counts
             sums = self.add(sums, n, jnp.where(here[..., None, :], made, 0).sum(-1))
         return sums
 
@@ -146,12 +146,12 @@ def one_by_one(
                 n = number[name] = jnp.minimum(at[1], plan.sizes[name] - 2)
                 moving[name] = ((plan.colours[name] == at[0]) & (at[1] == n))[..., None]
                 # the n-th of the other values: the n-th of all, or the next if the drawn one stands before it
-                below[name] = n < choice.index
+                below[name] = n < choice.number
                 other = jnp.where(_for_event(below[name], choice.event), choice.at(n), choice.at(n + 1))
                 moved[name] = jnp.where(_for_event(moving[name], choice.event), other, choice.drawn)
-            made = part.terms(moved, reading)
+            terms_there = part.terms(moved, reading)
             # differences before sums: these are small where log p is not
-            changes = part.log_p(move.names, {term: made[term] - terms[term] for term in reading})
+            changes = part.log_p(move.names, {term: terms_there[term] - terms[term] for term in reading})
             slopes = part.slopes(moved) if follows else {}
             new = {}
             for name in move.names:

@@ -57,7 +57,9 @@ class ValuesAndPaths(AbstractGradient):
         every = EveryValue(analysis, data, names, joint=False)
         cut = cut_samples(draws, analysis.floats_per_draw)
         layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
-        log_q = {name: jax.vmap(_family(table).log_q)(table.rows.prepared.params) for name, table in layout.fitted.items()}
+        log_q = {
+            name: jax.vmap(_family(table).log_q)(table.rows.prepared.params) for name, table in layout.fitted.items()
+        }
 
         def visit(samples: Array, counts: Array | None):
             u = {name: layout.drawn(name, samples) for name in layout.tables}
@@ -130,7 +132,10 @@ def _gradient(table: Table, log_q: Array, of_p: Array, of_q: Array) -> Params:
 def _squared_score(table: Table, log_q: Array) -> Params:
     params, q = table.rows.prepared.params, jnp.exp(log_q)
     found = {p: jnp.einsum("rk,rk...->r...", q, h**2) for p, h in _scores(table).items()}
-    found |= {"loc": q[..., None] * jnp.exp(-2 * params["scale"]), "scale": jnp.broadcast_to(2 * q[..., None], params["scale"].shape)}
+    found |= {
+        "loc": q[..., None] * jnp.exp(-2 * params["scale"]),
+        "scale": jnp.broadcast_to(2 * q[..., None], params["scale"].shape),
+    }
     return {p: zero_padding(table.rows.real, leaf) for p, leaf in found.items()}
 
 

@@ -47,7 +47,8 @@ def why_not_paired(latent: Latent) -> str:
     """Say why a latent cannot be in a factor q(g_i) q(b_i | g_i); empty if it can."""
     chart = latent.family.chart
     refused = {
-        "has a q= of its own; beside a discrete latent it has a share in the joint one: leave q= out": latent.q is not None,
+        "has a q= of its own; beside a discrete latent it has a share in the joint one: leave q= out": latent.q
+        is not None,
         f"is {latent.support}; a block is Normal, of real, positive and bounded numbers and of single vectors, or it pairs a binary "
         "or categorical latent with numbers of its shape": bool(chart.shape)
         or (chart.is_discrete and not isinstance(latent.family, (Bernoulli, Categorical))),
@@ -68,7 +69,9 @@ def _start(members: Latents) -> dict[str, Any] | None:
     (name, first), *others = ((name, members[name]) for name in in_order(members))
     start = {}
     if first.init is not None:
-        start = {p: np.asarray(first.family.parameters()[p].constrain(raw)) for p, raw in first.given_start(name, {}).items()}
+        start = {
+            p: np.asarray(first.family.parameters()[p].constrain(raw)) for p, raw in first.given_start(name, {}).items()
+        }
     if any(latent.init is not None for _, latent in others):
         locs = []
         for name, latent in others:

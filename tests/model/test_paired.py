@@ -93,7 +93,7 @@ def three():
 
     def log_joint(z, y):
         prior = dist.Bernoulli(0.4).log_prob(z["g"]) + dist.Gamma(2.0, 1.0).log_prob(z["b"])
-        return {"prior": prior, "c": dist.Normal(0, 1).log_prob(z["c"]),
+        return {"prior": prior, "c": dist.Normal(0, 0.1).log_prob(z["c"]),
                 "y": dist.Normal(z["g"] * z["b"] + z["c"], 0.5).log_prob(y)}  # fmt: skip
 
     return bbvi.Model(log_joint, g=bbvi.binary(3, 2), c=bbvi.real(), b=bbvi.positive(3, 2))
@@ -126,7 +126,7 @@ def test_answers_are_by_latent_and_agree_with_draws(fitted):
     assert fitted.sample(2)["g"].dtype == np.int32 and set(np.unique(draws["g"])) <= {0, 1} and (draws["b"] > 0).all()
     for name in ("g", "b", "c"):
         error = draws[name].std(0) / np.sqrt(20_000)
-        assert (np.abs(draws[name].mean(0) - fitted.mean()[name]) < 5 * error + 1e-6).all(), name
+        assert (np.abs(draws[name].mean(0) - fitted.mean()[name]) < 5 * error + 2e-4).all(), name
         np.testing.assert_allclose(draws[name].std(0), fitted.sd()[name], rtol=0.06, atol=0.01)
     np.testing.assert_allclose(fitted.probs()["g"][..., 1], fitted.mean()["g"], rtol=1e-5)
     for p in (0.05, 0.5, 0.9):
@@ -155,15 +155,15 @@ def test_the_density_of_a_draw_is_that_of_all_factors(fitted):
 def test_inclusion_probabilities_and_effects_are_exact_where_elements_are_apart(fitted):
     """Given c, elements are independent: by quadrature over b, and over c."""
     b = np.linspace(1e-4, 15, 4000)
-    c = np.linspace(-3, 3, 301)
+    c = np.linspace(-0.6, 0.6, 301)
     y = np.asarray(Y, np.float64).ravel()
     prior = b * np.exp(-b) * (b[1] - b[0])
     density = lambda mean: np.exp(-2 * (y - mean) ** 2)  # noqa: E731
     on = 0.4 * np.array([prior @ density((b + one)[:, None]) for one in c])
     off = 0.6 * np.array([density(one) for one in c])
-    weight = np.exp(-0.5 * c**2 + np.log(on + off).sum(1))
+    weight = np.exp(-50 * c**2 + np.log(on + off).sum(1))
     exact = ((on / (on + off)) * (weight / weight.sum())[:, None]).sum(0).reshape(3, 2)
-    np.testing.assert_allclose(fitted.probs()["g"][..., 1], exact, atol=0.06)
+    np.testing.assert_allclose(fitted.probs()["g"][..., 1], exact, atol=0.01)
 
 
 def test_saved_pairs_come_back_and_start_a_fit(fitted, tmp_path):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.families import PerValue
 from bbvi.fitting.converged import toward
 from bbvi.fitting.loop import State
 from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
@@ -88,7 +89,8 @@ def _undecided(probe: Probe) -> Params | None:
 
 
 def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
-    entries = latent.family.parameters()
+    family = latent.family
+    entries = (family.choice if isinstance(family, PerValue) else family).parameters()
     sharp = {}
     for p, entry in entries.items():
         own = np.asarray(fisher[p])
@@ -96,7 +98,8 @@ def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
         sharp[p] = (own.max(events, keepdims=True) if events else own) < _SATURATED
     if not any(np.any(where) for where in sharp.values()):
         return None
-    return {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in params}
+    reset = {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in entries}
+    return {**params, **reset}
 
 
 def _top_of_ridges(probe: Probe) -> Params | None:

@@ -75,7 +75,7 @@ def test_a_value_that_q_gives_up_moves_no_less_along_its_own_gradient():
     family = FAMILIES["a bit"]
     params = some_params(family)
     found = []
-    for logit in (0.0, -30.0):
+    for logit in (0.0, -60.0):
         own = {**params, "logits": jnp.asarray(logit)}
         q = jnp.exp(family.log_q(own))[:, None]
         gradient = {
@@ -86,6 +86,24 @@ def test_a_value_that_q_gives_up_moves_no_less_along_its_own_gradient():
         found.append(family.natural_gradient(own, gradient))
     for p in ("loc", "scale"):
         np.testing.assert_allclose(found[0][p], found[1][p], rtol=1e-5)
+
+
+def test_steps_stay_finite_where_q_has_no_doubt_left():
+    """An effect of a hundred standard errors: the other value has a probability next to the smallest number."""
+
+    def log_joint(z, y):
+        prior = dist.Bernoulli(0.3).log_prob(z["g"]) + dist.Normal(0, 1).log_prob(z["b"])
+        return prior.sum() + dist.Normal(z["g"] * z["b"], 0.1).log_prob(y).sum()
+
+    y = jnp.stack([jnp.full(60, 2.0), jnp.zeros(60)], 1)
+    posterior = bbvi.fit(bbvi.Model(log_joint, g=bbvi.binary(2), b=bbvi.real(2)), y)
+    assert posterior.converged and posterior.probs()["g"][0, 1] == 1.0
+    precision = 60 / 0.1**2
+    given = precision / (precision + 1), (precision + 1) ** -0.5
+    np.testing.assert_allclose(posterior.mean()["b"][0], 2.0 * given[0], atol=0.1 * given[1])
+    np.testing.assert_allclose(posterior.sd()["b"][0], given[1], rtol=0.03)
+    odds = 0.3 / 0.7 * given[1]
+    np.testing.assert_allclose(posterior.probs()["g"][1, 1], odds / (1 + odds), rtol=0.05)
 
 
 def three():
@@ -163,7 +181,7 @@ def test_inclusion_probabilities_and_effects_are_exact_where_elements_are_apart(
     off = 0.6 * np.array([density(one) for one in c])
     weight = np.exp(-50 * c**2 + np.log(on + off).sum(1))
     exact = ((on / (on + off)) * (weight / weight.sum())[:, None]).sum(0).reshape(3, 2)
-    np.testing.assert_allclose(fitted.probs()["g"][..., 1], exact, atol=0.01)
+    np.testing.assert_allclose(fitted.probs()["g"][..., 1], exact, atol=0.02)
 
 
 def test_saved_pairs_come_back_and_start_a_fit(fitted, tmp_path):
@@ -200,7 +218,7 @@ def test_pairs_of_groups_of_different_lengths():
     z |= {name: np.asarray(draws[name].padded)[0] for name in ("h", "e")}
     assert np.isfinite(posterior.log_prob(z))
     assert np.isfinite(posterior.khat(200).locals).all() and np.isfinite(posterior.elbo(200))
-    assert len(posterior.summary()) == 2 + 2 * 4 * 2
+    assert len(posterior.summary()) == 2 + 2 * 6
 
 
 def test_a_start_at_values_is_that_of_the_members():

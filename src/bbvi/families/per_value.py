@@ -135,10 +135,13 @@ class PerValue(AbstractFamily):
         return self.choice.log_prob(self.of_choice(params), value) + (normal - self.chart.log_slopes(u)).sum()
 
     def natural_gradient(self, params, gradient):
-        q = jnp.exp(self.log_q(params))[:, None]
-        q = jnp.maximum(q, smallest(q))
+        q = jnp.exp(self.log_q(params))
         found = self.choice.natural_gradient(self.of_choice(params), self.of_choice(gradient))
-        loc, scale = gradient["loc"] / q, gradient["scale"] / q
+        # next to the smallest number a gradient that has q in it has no digits left, and a compiler may divide by the square of it
+        least = smallest(q) ** 0.75
+        found = {p: jnp.where(q.min() > least, leaf, 0) for p, leaf in found.items()}
+        q, is_drawn = jnp.maximum(q, least)[:, None], (q > least)[:, None]
+        loc, scale = (jnp.where(is_drawn, gradient[name] / q, 0) for name in ("loc", "scale"))
         return {**found, "loc": jnp.exp(2 * params["scale"]) * loc, "scale": scale / 2}
 
     def along(self, params, direction):

@@ -25,8 +25,6 @@ from bbvi.gradients.evaluate import sum_chunks
 from bbvi.gradients.every_value import EveryValue
 from bbvi.gradients.slopes import Smooth
 
-_GIVEN_UP = 1e-3
-
 
 class ValuesAndPaths(AbstractGradient):
     """The gradient of discrete latents that share factors with continuous ones: by sums over values, and along paths given each.
@@ -134,8 +132,6 @@ def _gradient(table: Table, log_q: Array, of_p: Array, of_q: Array) -> Params:
 def _squared_score(table: Table, log_q: Array) -> Params:
     params, q = table.rows.prepared.params, jnp.exp(log_q)
     found = {p: jnp.einsum("rk,rk...->r...", q, h**2) for p, h in _scores(table).items()}
-    # on what is given a value that q has given up nothing depends: not to be waited for, nor to be moved by thousands of its sds
-    q = jnp.where(q < _GIVEN_UP, 0, q)
     found |= {
         "loc": q[..., None] * jnp.exp(-2 * params["scale"]),
         "scale": jnp.broadcast_to(2 * q[..., None], params["scale"].shape),

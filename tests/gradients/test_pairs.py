@@ -57,6 +57,12 @@ CASES = {
     "matrix products of both": (regression(lambda z: (X @ z["g"]) * (X @ z["b"])), ""),
     "a jump": (regression(lambda z: X @ (z["g"] * jnp.sign(z["b"]))), ""),
     "a q of its own": ((regression(lambda z: X @ (z["g"] * z["b"]))[0], BOTH | {"b": bbvi.real(4, q=dist.Laplace)}), ""),
+    "more than can be summed over": (
+        (lambda z, y: -((jnp.ones(300) @ (z["g"] * z["b"])) ** 2), {"g": bbvi.binary(300), "b": bbvi.real(300)}), "",
+    ),
+    "many that share no term": (
+        (lambda z, y: -((z["g"] * z["b"] - 1.0) ** 2), {"g": bbvi.binary(300), "b": bbvi.real(300)}), "gb",
+    ),
     "assignments to as many means as points": (
         (lambda z, y: dist.Normal(z["mu"][z["k"]], 1.0).log_prob(y).sum() - (z["mu"] ** 2).sum(),
          {"k": bbvi.categorical(20, 20), "mu": bbvi.real(20)}), "",

@@ -140,6 +140,20 @@ def prepared(name):
     return model, data, posterior, {**gradient["globals"], **gradient["locals"]}
 
 
+def test_other_estimators_say_what_to_use():
+    model, y = flat()
+    for gradient, words in (
+        (
+            bbvi.LocalExpectation(),
+            r"'b\+g' has continuous numbers beside discrete ones; use gradient=bbvi.ValuesAndPaths",
+        ),
+        (bbvi.Pathwise(), r"'b\+g' is discrete"),
+        (bbvi.ValuesAndPaths(), "'c' shares no factor with a discrete latent"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            bbvi.fit(model, y, gradient=gradient, stop=bbvi.Budget(steps=1))
+
+
 CASES = [("flat", None), ("looked up", None), ("groups", None), ("groups", 2)]
 
 

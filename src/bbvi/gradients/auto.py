@@ -27,7 +27,7 @@ from bbvi.gradients.values_and_paths import ValuesAndPaths, num_moves, why_not
 from bbvi.model.groups import AbstractGroups
 
 #: latents with few values are summed out if no term of log p is evaluated more often than this for a draw
-_MOST_EVALUATIONS = 256
+MOST_EVALUATIONS = 256
 #: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
 _QUIET = 5.0
 
@@ -141,7 +141,7 @@ def _paired(pilot: Pilot) -> list[str]:
     """Return the factors q(g_i) q(b_i | g_i) whose values can be summed over, along paths, at a bearable cost."""
     analysis = pilot.analysis
     paired = [name for name in pilot.fitted if not why_not(analysis, name)]
-    cheap = not paired or num_moves(analysis._replace(wanted=frozenset(paired))) <= _MOST_EVALUATIONS
+    cheap = not paired or num_moves(analysis._replace(wanted=frozenset(paired))) <= MOST_EVALUATIONS
     return paired if cheap else []
 
 
@@ -152,4 +152,4 @@ def _few_valued(pilot: Pilot) -> list[str]:
     if not few or pilot.analysis.problem.opaque:
         return []
     cost = LocalExpectation().evaluations(pilot.analysis._replace(wanted=frozenset(few)))
-    return few if cost <= _MOST_EVALUATIONS else []
+    return few if cost <= MOST_EVALUATIONS else []

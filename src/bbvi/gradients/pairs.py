@@ -9,11 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import scipy.sparse as sparse
+
 from bbvi.blankets.analysis import Analysis
+from bbvi.blankets.colouring import first_fit, possible_reads
 from bbvi.blankets.jaxpr.primitives import ADDITIONS, ELEMENTWISE, dot_axes
 from bbvi.blankets.jaxpr.propagate import propagate
 from bbvi.blankets.scope import Scope
 from bbvi.blankets.walk import axes_before
+from bbvi.gradients.auto import MOST_EVALUATIONS
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.joint import Block
 from bbvi.model.paired import why_not_paired
@@ -50,7 +54,18 @@ def find_pairs(analysis: Analysis) -> tuple[Block, ...]:
         if problem.latents[g].shape == problem.latents[b].shape:
             found[g].append(b)
             taken.add(b)
-    return tuple(Block((g, *others)) for g, others in found.items() if others)
+    blocks = [Block((g, *others)) for g, others in found.items() if others]
+    # with too many values it would be the score of a whole factor, where paths are less noisy
+    return tuple(block for block in blocks if _num_moves(analysis, block) <= MOST_EVALUATIONS)
+
+
+def _num_moves(analysis: Analysis, block: Block) -> int:
+    """Count the evaluations of log p that set each element to each of its values, those that share no term together."""
+    values, num = analysis.problem.latents[block.names[0]].family.chart.values(), 0
+    for scope in analysis.scopes:
+        reads = [possible_reads(scope.problem, [name], [scope]) for name in block.names]
+        num = max(num, 1 + int(first_fit(sparse.csr_array(sparse.vstack(reads))).max(initial=-1)))
+    return 1 + (len(values) - 1) * num if values is not None else 0
 
 
 def _meet(scope: Scope) -> list[Pair]:

@@ -46,6 +46,14 @@ def test_mixture_finds_the_components():
         np.testing.assert_array_less(np.abs(posterior.mean()[name] - truth), 4 * posterior.sd()[name])
 
 
+def test_spike_and_slab_has_the_exact_inclusion_probabilities():
+    module = example("spike_and_slab")
+    exact = module.exact(*module.simulate(150, seed=1))
+    posterior = module.main()
+    assert posterior.converged and posterior.khat(5000) < 0.7
+    np.testing.assert_allclose(posterior.probs()["included"][:, 1], exact, atol=0.05)
+
+
 def test_minibatches_of_ragged_groups_find_the_exact_effects():
     module = example("hierarchical_minibatches")
     mean, sd = module.exact(module.simulate(300, seed=1))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bbvi.gradients.local_expectation import LocalExpectation
     from bbvi.gradients.pathwise import Pathwise
     from bbvi.gradients.score import Score
+    from bbvi.gradients.values_and_paths import ValuesAndPaths
     from bbvi.model.opaque.clusters import on_dask, on_ray
     from bbvi.numerics.address import AbstractNet
     from bbvi.posterior.load import load
@@ -78,6 +79,7 @@ _LATER = {
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
+    "gradients.values_and_paths": "ValuesAndPaths",
     "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load", "posterior.predictions": "predict",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
     "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",

@@ -125,7 +125,7 @@ class Walk:
         if name == "broadcast_in_dim":
             piece = piece._replace(number=piece.number * (out.size / max(1, eqn.invars[0].aval.size)))
         if name in ("reduce_sum", "broadcast_in_dim") or name in REARRANGED:
-            return _through(piece, eqn.invars[0], _axes_before(eqn))
+            return _through(piece, eqn.invars[0], axes_before(eqn))
         if name in ADDITIONS:
             return self._added(eqn, piece)
         if name == "mul" or (name == "div" and jnp.issubdtype(out.dtype, jnp.floating)):
@@ -233,7 +233,7 @@ def _through(piece: Term, before: Any, axes: dict[int, int] | None) -> list[Term
     return [piece._replace(atom=before, by=tuple(by))]
 
 
-def _axes_before(eqn: Any) -> dict[int, int] | None:
+def axes_before(eqn: Any) -> dict[int, int] | None:
     """Which axis of the input each axis of the output was; None where that cannot be said."""
     name, before, out = eqn.primitive.name, eqn.invars[0].aval, eqn.outvars[0].aval
     if name == "reduce_sum":

@@ -24,7 +24,7 @@ from bbvi.families.abstract import Lambda
 from bbvi.gradients.structure import choose_structure
 from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
 from bbvi.model.joint import Block
-from bbvi.model.model import AnyModel
+from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import Problem, bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold, seed_key
@@ -55,6 +55,8 @@ class Explanation:
     estimators: dict[str, str]
     without_prior: list[str]
     structure: tuple[Block, ...]
+    #: of latents in blocks, the name of their q
+    families: dict[str, str]
 
     @property
     def terms(self) -> list[str]:
@@ -113,7 +115,7 @@ class Explanation:
             shape = self.problem.shape(name)
             counts = np.sum([_counts(read[name], 0) for read in self.readings.values() if name in read], axis=0)
             estimator = self.estimators.get(block.get(name, name), "held")
-            q = "FullRank" if name in block else latent.family.name
+            q = self.families.get(name, latent.family.name)
             rows.append([name, str(shape + latent.event), q, _span(counts), estimator])
         return rows if self.estimators else [row[:-1] for row in rows]
 
@@ -163,8 +165,9 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     title = f"{num:,} terms, {elements:,} latent elements" + ("" if groups is None else f" (group {group})")
     estimators = {} if posterior is None else posterior.estimators
     structure = _structure(problem, blankets) if posterior is None else posterior.structure
+    families = {name: q for name, _, q in structured(problem.model, structure).families_in_blocks()}
     return Explanation(
-        problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets), structure
+        problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets), structure, families
     )
 
 

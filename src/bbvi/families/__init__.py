@@ -23,5 +23,6 @@ from bbvi.families.kumaraswamy import Kumaraswamy
 from bbvi.families.law import AbstractLaw, Parameter, Params, by_factors, constrain, positive_parameter, score
 from bbvi.families.normal import LogNormal, Normal, TransformedNormal, location_and_scale
 from bbvi.families.numpyro import NumpyroFamily, resolve
+from bbvi.families.per_value import Paired, PerValue
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT

@@ -54,6 +54,11 @@ class AbstractChart(eqx.Module):
         return bool(self.support.is_discrete)
 
     @property
+    def chooses(self) -> bool:
+        """Whether a value, or a part of it, is discrete."""
+        return self.is_discrete
+
+    @property
     def num_categories(self) -> int:
         """How many categories a value chooses between, or shares 1 among."""
         return getattr(self, "k", 1)

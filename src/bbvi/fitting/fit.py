@@ -229,4 +229,4 @@ def _default_optimizer(estimators: dict[str, AbstractGradient], problem: Problem
     As q gives up a value, its Fisher information vanishes, and a natural step divides noise by it.
     """
     by_score = [name for name, gradient in estimators.items() if isinstance(gradient, Score)]
-    return adagrad(1.0) if any(problem.latents[name].family.chart.is_discrete for name in by_score) else natural()
+    return adagrad(1.0) if any(problem.latents[name].family.chart.chooses for name in by_score) else natural()

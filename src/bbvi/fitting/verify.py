@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.families import PerValue
 from bbvi.fitting.converged import toward
 from bbvi.fitting.loop import State
 from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
@@ -80,7 +81,7 @@ def _undecided(probe: Probe) -> Params | None:
     problem, moved, any_moved = probe.fit.loop.analysis.problem, dict(probe.origin), False
     for part, latents in (("globals", problem.globals), ("locals", problem.locals)):
         for name, latent in latents.items():
-            if latent.family.chart.is_discrete and name in probe.fisher[part]:
+            if latent.family.chart.chooses and name in probe.fisher[part]:
                 new = _undecided_rows(latent, probe.origin[part][name], probe.fisher[part][name])
                 any_moved = any_moved or new is not None
                 moved[part] = moved[part] | {name: new or probe.origin[part][name]}
@@ -88,7 +89,8 @@ def _undecided(probe: Probe) -> Params | None:
 
 
 def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
-    entries = latent.family.parameters()
+    family = latent.family
+    entries = (family.choice if isinstance(family, PerValue) else family).parameters()
     sharp = {}
     for p, entry in entries.items():
         own = np.asarray(fisher[p])
@@ -96,7 +98,8 @@ def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
         sharp[p] = (own.max(events, keepdims=True) if events else own) < _SATURATED
     if not any(np.any(where) for where in sharp.values()):
         return None
-    return {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in params}
+    reset = {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in entries}
+    return {**params, **reset}
 
 
 def _top_of_ridges(probe: Probe) -> Params | None:

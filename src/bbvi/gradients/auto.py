@@ -23,10 +23,11 @@ from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.slopes import smooth_latents
+from bbvi.gradients.values_and_paths import ValuesAndPaths, num_moves, why_not
 from bbvi.model.groups import AbstractGroups
 
 #: latents with few values are summed out if no term of log p is evaluated more often than this for a draw
-_MOST_EVALUATIONS = 256
+MOST_EVALUATIONS = 256
 #: a variance from one draw, in units of the Fisher information, below which no other estimator is tried
 _QUIET = 5.0
 
@@ -99,15 +100,17 @@ class Auto(AbstractChoice):
     """
 
     def candidates(self):
-        return LocalExpectation(), Pathwise(), Score()
+        return LocalExpectation(), Pathwise(), ValuesAndPaths(), Score()
 
     def check(self, draws):
         Score().check(draws)
 
     def first(self, pilot):
-        few = _few_valued(pilot)
+        few, paired = _few_valued(pilot), _paired(pilot)
 
         def best(name: str) -> AbstractGradient:
+            if name in paired:
+                return ValuesAndPaths()
             return LocalExpectation() if name in few else Pathwise() if name in pilot.smooth else Score()
 
         return Mixed(tuple((name, best(name)) for name in pilot.fitted))
@@ -134,6 +137,14 @@ class Auto(AbstractChoice):
         return Mixed(tuple((name, Score() if name in worse else gradient) for name, gradient in first.choice))
 
 
+def _paired(pilot: Pilot) -> list[str]:
+    """Return the factors q(g_i) q(b_i | g_i) whose values can be summed over, along paths, at a bearable cost."""
+    analysis = pilot.analysis
+    paired = [name for name in pilot.fitted if not why_not(analysis, name)]
+    cheap = not paired or num_moves(analysis._replace(wanted=frozenset(paired))) <= MOST_EVALUATIONS
+    return paired if cheap else []
+
+
 def _few_valued(pilot: Pilot) -> list[str]:
     """Return the latents that can be summed out at a bearable cost."""
     latents = pilot.analysis.problem.latents
@@ -141,4 +152,4 @@ def _few_valued(pilot: Pilot) -> list[str]:
     if not few or pilot.analysis.problem.opaque:
         return []
     cost = LocalExpectation().evaluations(pilot.analysis._replace(wanted=frozenset(few)))
-    return few if cost <= _MOST_EVALUATIONS else []
+    return few if cost <= MOST_EVALUATIONS else []

@@ -14,8 +14,11 @@ from bbvi.blankets.colouring import by_latent, colour, possible_reads
 from bbvi.blankets.scope import Scope
 from bbvi.draws.draws import latent_values
 from bbvi.draws.layout import Layout
+from bbvi.draws.rows import Table
+from bbvi.families import PerValue
 from bbvi.gradients.group_blocks import GroupBlocks
-from bbvi.gradients.value_sums import Draws, Part, Plan, Totals, jointly, one_by_one
+from bbvi.gradients.slopes import Smooth
+from bbvi.gradients.value_sums import Choices, Draws, Part, Plan, Totals, jointly, of_values, one_by_one
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem, Terms
 from bbvi.numerics.address import Key, fold
@@ -37,11 +40,17 @@ class Point(NamedTuple):
 
 
 class EveryValue:
-    """Evaluate log p_i of some latents at all values of z_i."""
+    """Evaluate log p_i of some latents at all values of z_i.
+
+    The sums of factors that have continuous numbers beside z_i have their slopes along paths, too, on a last axis.
+    """
 
     def __init__(self, analysis: Analysis, data: Any, names: Iterable[str], *, joint: bool):
         self._analysis, self._data = analysis, data
         self.supports = {name: _support(name, analysis.problem.latents[name]) for name in names}
+        families = {name: analysis.problem.latents[name].family for name in self.supports}
+        self._paths = {name: family for name, family in families.items() if isinstance(family, PerValue)}
+        self._smooth = {id(scope): Smooth(scope) for scope in analysis.scopes if self._paths}
         self._prior, *groups = [self._plan(scope, joint) for scope in analysis.scopes]
         # the longest groups come last, and decide
         groups = [plan._replace(joint=groups[-1].joint, alone=groups[-1].alone) for plan in groups]
@@ -84,7 +93,8 @@ class EveryValue:
         The groups' part carries N/B in the sums of globals, but not in those of locals, nor in its samples. `u` and `log_q`
         are by rows of tables too; `counts` tells which samples count.
         """
-        of_globals, tables = (layout.by_latent(layout.global_draws(rows)) for rows in (u, log_q))
+        every = {name: self._with_paths(table, u[name]) for name, table in layout.tables.items()}
+        of_globals, tables = (layout.by_latent(layout.global_draws(rows)) for rows in (every, log_q))
         point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
         now = _first(point) if self._prior.exact else point
         part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
@@ -93,15 +103,15 @@ class EveryValue:
         if layout.batch is not None:
             own, plan = {name: log_q[name] for name in layout.locals if name in log_q}, self._plans[-1]
             # together with all others, a latent's draws play no part, but its probabilities do
-            group_blocks = GroupBlocks(layout, u | own if plan.joint else u)
-            out = {name: jnp.zeros((*group_blocks.draws[name].shape[:2], own[name].shape[-1])) for name in own}
+            group_blocks = GroupBlocks(layout, every | own if plan.joint else every)
+            out = {n: self._zeros(n, group_blocks.draws[n].shape[:2], own[n].shape[-1]) for n in own}
             width = 1 if plan.exact else len(samples)
             block = functools.partial(self._block, group_blocks, point, tables)
             (groups, more), places = group_blocks.sweep(block, width, out)
             totals = {name: leaf + layout.scale * more[name] for name, leaf in totals.items()}
             for name, leaf in places.items():
                 rows = layout.tables[name].as_rows(leaf)
-                found[name] = rows if plan.joint else rows * jnp.exp(log_q[name])
+                found[name] = rows if plan.joint else self._times_q(name, rows, log_q[name])
         for name, table in layout.globals.items():
             if name in log_q:
                 found[name] = table.as_rows(table.columns.join(totals, 0)[None])
@@ -117,6 +127,7 @@ class EveryValue:
         whole = {name: leaf for name, leaf in u.items() if name in layout.fitted}
         own = jax.vmap(lambda x: layout.by_latent(x, scope.problem))(whole) if whole else {}
         drawn = {name: leaf[..., : len(now.samples)] for name, leaf in u.items() if not (plan.joint and name in whole)}
+        drawn |= {name: self._paths[name].drawn(drawn[name]) for name in drawn if name in self._paths}
         z: Draws = {}
         own_logs: Draws = {}
         if drawn:
@@ -162,14 +173,36 @@ class EveryValue:
                     found[name] = own(terms, indices)
             return found
 
-        return Part(terms, log_p, scope.reading)
+        def slopes(moved: Draws) -> Draws:
+            def whole(moved: Draws) -> Array:
+                values = {
+                    name: latent_values(problem.latents[name], x)
+                    for name, x in moved.items()
+                    if name in problem.globals
+                }
+                own = {name: x for name, x in moved.items() if name not in values}
+                own_values = {
+                    name: jax.vmap(functools.partial(latent_values, problem.latents[name]))(x)
+                    for name, x in own.items()
+                }
+
+                def one(row: Any, z: Draws, own: Draws) -> Array:
+                    return self._smooth[id(scope)](now.beta | values | z, now.logs | own, row, num)
+
+                made = (jax.vmap(one) if scope.of_groups else one)(rows, z | own_values, own_logs)
+                return made.sum(0) if scope.of_groups else made
+
+            return jax.vjp(whole, moved)[1](jnp.ones(num))[0]
+
+        return Part(terms, log_p, scope.reading, functools.partial(materialise, on, slopes))
 
     def _summed(self, part: Part, plan: Plan, at: Point, u: Draws, tables: Totals) -> tuple[Array, Totals]:
         """Sum a part of log p over the values of its latents; of locals one by one, without the factor q_i(k)."""
         supports = {name: jnp.asarray(self.supports[name]) for name in plan.sizes}
         if not plan.joint:
-            samples, totals = one_by_one(part, plan, supports, u, at.counts)
-            totals = {name: leaf * jnp.exp(tables[name]) if name in tables else leaf for name, leaf in totals.items()}
+            choices = {name: self._choices(name, values, u[name]) for name, values in supports.items()}
+            samples, totals = one_by_one(part, plan, choices, at.counts)
+            totals = {n: self._times_q(n, leaf, tables[n]) if n in tables else leaf for n, leaf in totals.items()}
         else:
             num, counts = (1, None) if plan.exact else (len(at.samples), at.counts)
             samples, totals = jointly(part, plan, supports, {name: tables[name] for name in supports}, num, counts)
@@ -177,7 +210,36 @@ class EveryValue:
                 samples = jnp.broadcast_to(samples, at.samples.shape)
                 all_samples = len(at.samples) if at.counts is None else at.counts.sum()
                 totals = {name: all_samples * leaf for name, leaf in totals.items()}
-        return samples, {name: jnp.zeros_like(leaf) for name, leaf in tables.items()} | totals
+        return samples, {n: self._zeros(n, leaf.shape[:-1], leaf.shape[-1]) for n, leaf in tables.items()} | totals
+
+    def _zeros(self, name: str, shape: tuple[int, ...], num: int) -> Array:
+        """Make the sums of a latent with so many values before anything is added."""
+        last = (num, self._paths[name].num_sums) if name in self._paths else (num,)
+        return jnp.zeros((*shape, *last))
+
+    def _times_q(self, name: str, sums: Array, log_q: Array) -> Array:
+        q = jnp.exp(log_q)
+        return sums * (q[..., None] if name in self._paths else q)
+
+    def _with_paths(self, table: Table, u: Array) -> Array:
+        """Put behind the draws of a table what the paths of its continuous numbers are at each value, if it has such."""
+        if (family := self._paths.get(next(iter(table.columns.shapes)))) is None:
+            return u
+        return jax.vmap(lambda p, u: jax.vmap(functools.partial(family.every_path, p), -1, -1)(u))(
+            table.rows.prepared.params, u
+        )
+
+    def _choices(self, name: str, values: Array, u: Array) -> Choices:
+        if (family := self._paths.get(name)) is None:
+            return of_values(values, u)
+        drawn, noise, paths = family.taken_apart(u)
+        index = (drawn[..., 0, None, :] == values[:, None]).argmax(-2)
+
+        def at(n: Array) -> Array:
+            value = jnp.broadcast_to(values[n] * 1.0, (*drawn.shape[:-2], 1, drawn.shape[-1]))
+            return jnp.concatenate([value, jnp.take(paths, n, axis=-3)], -2)
+
+        return Choices(drawn, index, at, 1, noise)
 
 
 def _first(at: Point) -> Point:
@@ -187,7 +249,8 @@ def _first(at: Point) -> Point:
 
 
 def _support(name: str, latent: Latent) -> np.ndarray:
-    values = latent.family.chart.values()
+    family = latent.family
+    values = family.values if isinstance(family, PerValue) else family.chart.values()
     if values is None:
         raise ValueError(
             f"LocalExpectation sums over the values of a latent, and those of {name!r} ~ {latent.family.name} "

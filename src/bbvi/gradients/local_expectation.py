@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import MonteCarlo, cut_samples
 from bbvi.draws.layout import lay_out, zero_padding
-from bbvi.families import AbstractFamily, Params, score
+from bbvi.families import AbstractFamily, Params, PerValue, score
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import sum_chunks
 from bbvi.gradients.every_value import EveryValue
@@ -52,7 +52,12 @@ class LocalExpectation(AbstractGradient):
         return EveryValue(analysis, None, names, joint=self.joint).num_evaluations
 
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
-        every = EveryValue(analysis, data, analysis.fitted(batch is not None), joint=self.joint)
+        names = analysis.fitted(batch is not None)
+        if paired := [name for name in names if isinstance(analysis.problem.latents[name].family, PerValue)]:
+            raise ValueError(
+                f"LocalExpectation: {paired[0]!r} has continuous numbers beside discrete ones; use gradient=bbvi.ValuesAndPaths()"
+            )
+        every = EveryValue(analysis, data, names, joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
         layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
         tables = {name: _Table(table.drawer.latent.family, table.rows) for name, table in layout.fitted.items()}

@@ -130,7 +130,7 @@ def _ranges(chart: AbstractChart) -> list[Interval]:
 def _no_path(latent: Latent) -> str:
     """Why the draws of a latent are not smooth functions of lambda; empty if they are."""
     family = latent.family
-    if family.chart.is_discrete:
+    if family.chart.chooses:
         return "is discrete and does not move along a path"
     if isinstance(family, NumpyroFamily) and not _is_reparameterised(family):
         return f"has a q, {family.name}, that numpyro draws without a derivative in {', '.join(family.parameters())}"

@@ -24,7 +24,7 @@ from bbvi.draws.draws import only_counted
 from bbvi.model.problem import Terms, total
 
 Draws = dict[str, Array]
-#: a number for each value of each factor of q
+#: a number for each value of each factor of q, or several
 Totals = dict[str, Float[Array, "*factors values"]]
 
 
@@ -71,21 +71,70 @@ class Part(NamedTuple):
 
     `terms(moved, names)` evaluates these arrays of terms, or all, with some coordinates in place of those drawn; `log_p` sums
     arrays of terms for all elements of some latents, each over those that read it; `reading` names the arrays that read any of
-    these latents.
+    these latents. `slopes(moved)` is the derivative in each of these coordinates.
     """
 
     terms: Callable[[Draws, Sequence[str] | None], Terms]
     log_p: Callable[[Sequence[str], Terms], dict[str, Array]]
     reading: Callable[[Sequence[str]], list[str]]
+    slopes: Callable[[Draws], Draws]
+
+
+class Choices(NamedTuple):
+    """The values that each factor of a latent chooses between: what was drawn, its number, and `at(n)`, the n-th.
+
+    With `noise`, (*factors, parts, samples), a choice has a path for each part; `event` counts the axes of one value.
+    """
+
+    drawn: Array
+    number: Int[Array, "*factors samples"]
+    at: Callable[[Array], Array]
+    event: int
+    noise: Array | None = None
+
+    def made(self, change: Array, slope: Array | None) -> Array:
+        """Return what a value adds to the sums: a change of log p_i, the slopes along each path, and these times its noise."""
+        if self.noise is None or slope is None:
+            return change
+        along = slope[..., 1:, :]
+        return jnp.concatenate([change[..., None, :], along, along * self.noise], -2)
+
+    def none(self, num: int) -> Array:
+        """Make the sums before anything is added, for so many values."""
+        shape = (*self.number.shape[:-1], num)
+        return jnp.zeros(shape if self.noise is None else (*shape, 1 + 2 * self.noise.shape[-2]))
+
+    def add(self, sums: Array, n: Array | int, made: Array) -> Array:
+        """Add what was made of the n-th value."""
+        return sums.at[..., n].add(made) if self.noise is None else sums.at[..., n, :].add(made)
+
+    def at_draws(self, sums: Array, slope: Array, counts: Array | None) -> Array:
+        """Add the slopes at the values that were drawn."""
+        made = self.made(jnp.zeros(self.number.shape), slope)
+        for n in range(sums.shape[-2]):
+            here = (self.number == n) if counts is None else (self.number == n) & counts
+            sums = self.add(sums, n, jnp.where(here[..., None, :], made, 0).sum(-1))
+        return sums
+
+
+def of_values(values: Array, u: Array) -> Choices:
+    """Return the choices of a discrete latent."""
+    return Choices(u, _index(values, u), lambda n: values[n][..., None], values.ndim - 1)
 
 
 def one_by_one(
-    part: Part, plan: Plan, supports: Mapping[str, Array], u: Draws, counts: Array | None
+    part: Part, plan: Plan, choices: Mapping[str, Choices], counts: Array | None
 ) -> tuple[Float[Array, " samples"], Totals]:
-    """Sum, for each value, log p_i there less log p_i at the draw, over samples; also give this part's samples."""
+    """Sum, for each value, log p_i there less log p_i at the draw, over samples; also give this part's samples.
+
+    Where values have paths, slopes of log p_i along these follow it on a last axis (`Choices.made`).
+    """
     terms = part.terms({}, None)
-    index = {name: _index(supports[name], u[name]) for name in plan.sizes}
-    totals = {name: jnp.zeros((*index[name].shape[:-1], size)) for name, size in plan.sizes.items()}
+    totals = {name: choices[name].none(size) for name, size in plan.sizes.items()}
+    follows = any(choices[name].noise is not None for name in plan.sizes)
+    if follows:
+        here = part.slopes({name: choices[name].drawn for name in plan.sizes})
+        totals = {name: choices[name].at_draws(leaf, here[name], counts) for name, leaf in totals.items()}
 
     def after(move: Move, totals: Totals) -> Totals:
         reading = part.reading(move.names)
@@ -93,23 +142,25 @@ def one_by_one(
         def step(sums: Totals, at: Array) -> tuple[Totals, None]:
             moving, number, below, moved = {}, {}, {}, {}
             for name in move.names:
-                values = supports[name]
-                n = number[name] = jnp.minimum(at[1], len(values) - 2)
+                choice = choices[name]
+                n = number[name] = jnp.minimum(at[1], plan.sizes[name] - 2)
                 moving[name] = ((plan.colours[name] == at[0]) & (at[1] == n))[..., None]
                 # the n-th of the other values: the n-th of all, or the next if the drawn one stands before it
-                below[name] = n < index[name]
-                event = values.ndim - 1
-                other = jnp.where(_for_event(below[name], event), values[n][..., None], values[n + 1][..., None])
-                moved[name] = jnp.where(_for_event(moving[name], event), other, u[name])
-            made = part.terms(moved, reading)
+                below[name] = n < choice.number
+                other = jnp.where(_for_event(below[name], choice.event), choice.at(n), choice.at(n + 1))
+                moved[name] = jnp.where(_for_event(moving[name], choice.event), other, choice.drawn)
+            terms_there = part.terms(moved, reading)
             # differences before sums: these are small where log p is not
-            changes = part.log_p(move.names, {term: made[term] - terms[term] for term in reading})
+            changes = part.log_p(move.names, {term: terms_there[term] - terms[term] for term in reading})
+            slopes = part.slopes(moved) if follows else {}
             new = {}
             for name in move.names:
                 n, keep = number[name], moving[name] if counts is None else moving[name] & counts
-                at_n = jnp.where(keep & below[name], changes[name], 0).sum(-1)
-                at_next = jnp.where(keep & ~below[name], changes[name], 0).sum(-1)
-                new[name] = sums[name].at[..., n].add(at_n).at[..., n + 1].add(at_next)
+                made = choices[name].made(changes[name], slopes.get(name))
+                wide = int(follows)
+                at_n = jnp.where(_for_event(keep & below[name], wide), made, 0).sum(-1)
+                at_next = jnp.where(_for_event(keep & ~below[name], wide), made, 0).sum(-1)
+                new[name] = choices[name].add(choices[name].add(sums[name], n, at_n), n + 1, at_next)
             return new, None
 
         start = {name: totals[name] for name in move.names}

@@ -11,6 +11,7 @@ import numpy as np
 from bbvi.families import FullRank, Joined, JointNormal
 from bbvi.families.charts import AbstractChart, vectors
 from bbvi.model.latents import Latent
+from bbvi.model.paired import as_pair, check_pair, is_paired, join_pair, split_pair
 
 Latents = dict[str, Latent]
 Blocks = dict[str, Latents]
@@ -18,6 +19,8 @@ Blocks = dict[str, Latents]
 
 class Block(NamedTuple):
     """Latents that share one factor of q, a joint Normal through the bijections of their supports.
+
+    With a discrete one among them they share factors element by element: its value, and a Normal for each of its values.
 
     The first `parents` of them set the scales of the others, too: the logarithm of the standard deviation of each other number,
     given those before it, is linear in them. If only the first `core` of them are in the core, the numbers of the others depend on
@@ -52,13 +55,18 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names in joint:
+    for names, parents, core in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
-        for name, latent in members.items():
-            _check_member(name, latent)
-        if sum(map(num_coordinates, members.values())) < 2:
+        if is_paired(members):
+            check_pair(members)
+            if parents or core is not None:
+                raise ValueError(f"joint=: {names} are paired element by element: these have no parents and no core")
+        else:
+            for name, latent in members.items():
+                _check_member(name, latent)
+        if not is_paired(members) and sum(map(num_coordinates, members.values())) < 2:
             raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
         if len(names) > 1 and "+".join(names) in known:
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
@@ -108,6 +116,8 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence
 
 
 def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
+    if is_paired(members):
+        return as_pair(members)
     charts = [_chart(latent) for latent in members.values()]
     init = None
     if any(latent.init is not None for latent in members.values()):
@@ -129,6 +139,9 @@ def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) 
     found = {name: value for name, value in values.items() if name not in blocks}
     for block in (name for name in blocks if name in values):
         whole, end = values[block], 0
+        if is_paired(blocks[block]):
+            found |= split_pair(whole, blocks[block])
+            continue
         for name, latent in blocks[block].items():
             begin, end = end, end + _size(latent)
             found[name] = whole[..., begin:end].reshape((*whole.shape[:-1], *_shape(latent)))
@@ -139,7 +152,10 @@ def put_together(values: Mapping[str, Any], blocks: Blocks) -> dict[str, Any]:
     """Turn arrays by latents into arrays by factors of q: the inverse of `take_apart`."""
     found = dict(values)
     for block, members in blocks.items():
-        if any(name in found for name in members):
+        if is_paired(members):
+            if all(name in found for name in members):
+                found[block] = join_pair(found, members)
+        elif any(name in found for name in members):
             arrays = [(jnp.asarray(found.pop(name)), len(_shape(latent))) for name, latent in members.items()]
             found[block] = jnp.concatenate([jax.lax.collapse(a, a.ndim - ndim) for a, ndim in arrays], -1)
     return found

@@ -35,8 +35,16 @@ class _InFactors:
         self.factors = {part: in_blocks(own, self.blocks, self.structure) for part, own in parts.items()}
 
     def _listed(self, latents: dict[str, Latent]) -> str:
-        joined = {name: f"{x.support}{x.shape} ~ FullRank" for own in self.blocks.values() for name, x in own.items()}
+        joined = {name: f"{x.support}{x.shape} ~ {own}" for name, x, own in self.families_in_blocks()}
         return ", ".join(f"{name}: {joined.get(name, latent)}" for name, latent in latents.items())
+
+    def families_in_blocks(self) -> list[tuple[str, Latent, str]]:
+        """List the latents in blocks, each with the name of its q."""
+        found = []
+        for block, members in self.blocks.items():
+            family = next(part[block] for part in self.factors.values() if block in part).family.name
+            found += [(name, latent, family) for name, latent in members.items()]
+        return found
 
 
 class Model(_InFactors):

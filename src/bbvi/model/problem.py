@@ -1,5 +1,6 @@
 """Section 2 and Eq. 12: a model bound to the shape of its data, and the terms of its log joint."""
 
+import itertools
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,9 @@ from bbvi.model.model import AnyModel, HierarchicalModel, Model, Values
 from bbvi.model.numbers import is_number_list, refuse_unfit
 from bbvi.model.opaque.function import Opaque
 from bbvi.model.opaque.host import CALL_SITE, CALL_SITE_WORDS, Host
+from bbvi.model.paired import is_paired
 from bbvi.numerics.address import Key, fold, threefry
+from bbvi.numerics.xla import chosen_value
 
 Terms = dict[str, Array]
 
@@ -44,8 +47,16 @@ class Problem:
         return self.latents[name].padded(self.lengths)
 
     def members(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays a person knows, blocks taken apart, from arrays by factors of q."""
-        return take_apart(values, self.model.blocks, (*self.model.globals, *self.model.locals))
+        """The values a person knows, blocks taken apart, from values by factors of q."""
+        found, latents = self.taken_apart(values), self.model.globals | self.model.locals
+        for name in itertools.chain(*(block for block in self.model.blocks.values() if is_paired(block))):
+            if name in found and latents[name].family.chart.is_discrete:
+                found[name] = jax.tree.map(chosen_value, found[name])
+        return found
+
+    def taken_apart(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Numbers by latents, such as their means, from those by factors of q."""
+        return take_apart(numbers, self.model.blocks, (*self.model.globals, *self.model.locals))
 
     def joined(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays by factors of q from those a person knows."""

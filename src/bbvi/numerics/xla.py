@@ -64,6 +64,20 @@ def _known_here() -> dict[str, Any]:
     return _OLDER_KERNELS
 
 
+#: by this name the analysis of jumps knows an integer that stays as it is while what stands beside it moves
+CHOSEN = "_bbvi_chosen_value"
+
+
+def chosen_value(value: Array) -> Array:
+    """Return the integer that a factor of q holds, beside real numbers, as one of them."""
+    return _bbvi_chosen_value(value)
+
+
+@jax.jit
+def _bbvi_chosen_value(value: Array) -> Array:
+    return jnp.round(value).astype(int)
+
+
 def mark(value: Array) -> Array:
     """Return the same value, marked to be stored once instead of being computed again wherever it is used."""
     return value if isinstance(value, np.ndarray) else once(checkpoint_name(value, _NAME))

@@ -16,6 +16,7 @@ from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel
 from bbvi.model.origin import origin_of
+from bbvi.model.paired import in_order, is_paired
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import khat_of
@@ -165,9 +166,14 @@ class Posterior:
 
     def probs(self, *, groups: Any = None) -> Table:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
-        found = {name: probabilities(x, self._rows(name, groups)) for name, x in self._problem.latents.items()}
+        found = {}
+        for name, latent in self._problem.latents.items():
+            value = probabilities(latent, self._rows(name, groups))
+            if value is not None:
+                pair = self.model.blocks.get(name)
+                found[in_order(pair)[0] if pair else name] = self._ragged(name, value, groups, 0)
         why = "{name!r} is {support}: it has no finite list of values; use mean() or quantile()"
-        return self._table({name: value for name, value in found.items() if value is not None}, why, groups)
+        return self._table(found, why)
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
@@ -292,15 +298,14 @@ class Posterior:
         own = tuple((axis, tuple(self._lengths[size][numbers].tolist())) for axis, size in ragged)
         return Ragged(values, own, group_axis) if own else values
 
-    def _table(self, values: dict[str, Any], why: str, groups: Any) -> Table:
-        """Put values by factors of q into a table by latents, which says `why` of those that are not there."""
-        whole = self._problem.members({name: self._ragged(name, x, groups, 0) for name, x in values.items()})
+    def _table(self, whole: dict[str, Any], why: str) -> Table:
+        """Make a table by latents, which says `why` of those that are not there."""
         latents = self.model.globals | self.model.locals
         refused = {name: why.format(name=name, support=x.support) for name, x in latents.items() if name not in whole}
         return Table(whole, refused)
 
     def _statistic(self, what: str, ask: Callable[[Any], Any], groups: Any) -> Table:
-        out = {}
+        out, latents = {}, self.model.globals | self.model.locals
         for name, latent in self._problem.latents.items():
             if latent.support == "categorical":
                 continue
@@ -312,7 +317,10 @@ class Posterior:
                 x = np.asarray(self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups), np.float64)
                 out[name] = ask(of_draws(x))
         why = f"{{name!r}} is {{support}}: a {what} of category codes means nothing; use posterior.probs()[{{name!r}}]"
-        return self._table(out, why, groups)
+        whole = self._problem.taken_apart({name: self._ragged(name, x, groups, 0) for name, x in out.items()})
+        paired = [in_order(pair)[0] for pair in self.model.blocks.values() if is_paired(pair)]
+        whole |= {n: jax.tree.map(lambda x: x.astype(int), whole[n]) for n in paired if what == "quantile"}
+        return self._table({n: x for n, x in whole.items() if latents[n].support != "categorical"}, why)
 
     def _ratios(self, data: Any) -> Ratios:
         if data is not None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
+from bbvi.families import AbstractFamily, Params, PerValue, by_factors
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
@@ -113,6 +115,8 @@ def of_draws(x: np.ndarray) -> SimpleNamespace:
 
 def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
     """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
+    if isinstance(latent.family, PerValue):
+        return np.exp(np.asarray(_of_factors(latent.family, latent.family.log_q, params)))
     if "logits" not in params or latent.support not in ("binary", "categorical", "one_hot"):
         return None
     if latent.support == "binary":
@@ -121,8 +125,16 @@ def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
     return np.asarray(jax.nn.softmax(params["logits"]))
 
 
+def _of_factors(family: AbstractFamily, function: Callable[[Params], Array], params: Params) -> Array:
+    shape = params["loc"].shape[:-2]
+    found = jax.vmap(function)(by_factors(family, params))
+    return found.reshape(*shape, *found.shape[1:])
+
+
 def central_value(latent: Latent, params: Any, mean: Any) -> Array:
     """Return a central value of a latent: its mean, or its most probable category."""
+    if isinstance(latent.family, PerValue):
+        return _of_factors(latent.family, latent.family.centre, params)
     if latent.support == "categorical":
         return jnp.argmax(params["logits"], -1)
     if latent.support == "one_hot":

@@ -28,6 +28,7 @@ from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, ELEMENTWISE, JOINS, M
 from bbvi.blankets.jaxpr.propagate import propagate, through_carry
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
+from bbvi.numerics.xla import CHOSEN
 
 #: functions of JAX that are continuous and have the right derivative, though they use such operations
 _TRUSTED = words(
@@ -83,6 +84,8 @@ def _known(value: Any) -> Cell:
 
 def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -> list[Cell]:
     where = ((eqn.source_info, function), *calls)
+    if eqn.params.get("name") == CHOSEN:  # what is left of a factor's draw while its path is followed
+        return [Cell()]
     if (inner := called(eqn)) is not None:
         made = _walk(inner, cells, eqn.params.get("name"), where)
         return [_promised(cell) for cell in made] if eqn.primitive.name in CUSTOM else made

@@ -23,7 +23,7 @@ from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale, standard_n
 _RIDGE = 1e-3
 _SMALLEST_SIZE = 1e-3  # of a direction's Fisher information, whose root is 0 where V is
 _MOST_PRODUCTS = 50
-_MOST_ROUNDING = 0.1  # of a standard normal, by the condition number of the matrix that makes draws of it
+MOST_ROUNDING = 0.1  # of a standard normal, by the condition number of the matrix that makes draws of it
 
 
 class AbstractCovariance(eqx.Module):
@@ -92,16 +92,16 @@ class FullRank(AbstractCovariance):
 
     def _matrices(self, params: Params, size: int) -> tuple[Array, Array]:
         """Return the unit lower triangular matrix of the core, and on top of what the others depend on the core by."""
-        matrix = _unit_lower(params["lower"], self._num_core(size))
+        matrix = unit_lower(params["lower"], self._num_core(size))
         return matrix, jnp.concatenate([matrix, params["below"]]) if "below" in params else matrix
 
     def correlate(self, params, noise):
         size, num = len(noise), self.parents
         matrix, tall = self._matrices(params, size)
-        inverse, core = _inverse(matrix), len(matrix)
+        inverse, core = inverse_of_unit_lower(matrix), len(matrix)
         # where rounding would drown what was drawn there is no draw, so that a fit goes back instead of trusting its density
         condition = jnp.abs(inverse).sum(1).max() * jnp.abs(tall).sum(1).max()
-        noise = jnp.where(condition * jnp.finfo(noise.dtype).eps < _MOST_ROUNDING, noise, jnp.nan)
+        noise = jnp.where(condition * jnp.finfo(noise.dtype).eps < MOST_ROUNDING, noise, jnp.nan)
         if num:
             of_parents = inverse[:num, :num] @ noise[:num]
             noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))
@@ -124,7 +124,7 @@ class FullRank(AbstractCovariance):
         # and of the logarithm of its standard deviation, by scale_i + slopes_ij w_j
         size, num, scale = len(params["loc"]), self.parents, jnp.exp(params["scale"])
         matrix, tall = self._matrices(params, size)
-        inverse, core = _inverse(matrix), len(matrix)
+        inverse, core = inverse_of_unit_lower(matrix), len(matrix)
         slopes = jnp.pad(params["slopes"], ((num, 0), (0, 0))) if num else jnp.zeros((size, 0))
 
         def change(location: Array, rows: Array, own: Array, of_slopes: Array) -> Params:
@@ -153,12 +153,12 @@ class FullRank(AbstractCovariance):
         return np.linalg.norm(np.linalg.inv(matrix + np.eye(size)), axis=-1)
 
 
-def _unit_lower(lower: Array, size: int) -> Float[Array, "size size"]:
+def unit_lower(lower: Array, size: int) -> Float[Array, "size size"]:
     return jnp.eye(size).at[np.tril_indices(size, -1)].set(lower)
 
 
 @jax.custom_jvp
-def _inverse(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
+def inverse_of_unit_lower(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     """Invert a lower triangular matrix with ones on its diagonal, by products alone.
 
     The diagonal blocks of size 1, 2, 4, ... are inverted in turn. A program that solves such systems calls a library whose
@@ -181,9 +181,9 @@ def _inverse(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     return inverse[0, :size, :size]
 
 
-@_inverse.defjvp
+@inverse_of_unit_lower.defjvp
 def _inverse_jvp(primals, tangents):
-    inverse = _inverse(*primals)
+    inverse = inverse_of_unit_lower(*primals)
     return inverse, -inverse @ tangents[0] @ inverse
 
 

@@ -5,6 +5,7 @@ The pattern is an arrow and a band of blocks, which has no fill-in: each covaria
 """
 
 import functools
+import zlib
 from typing import NamedTuple
 
 import equinox as eqx
@@ -20,6 +21,13 @@ from bbvi.families.normal import HALF_LOG_TWO_PI
 
 _FEW = 8
 _TILE = 32  # numbers that are solved for by one product with a matrix, at least
+
+
+class Order(tuple[int, ...]):
+    """The numbers of entries in another order; shown by a digest."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} numbers, {zlib.crc32(np.array(self, np.int32).tobytes()):08x}>" if self else "()"
 
 
 class SparsePrecision(AbstractCovariance):
@@ -41,7 +49,7 @@ class SparsePrecision(AbstractCovariance):
     width: int = 0
     core: int = 0
     parents: int = 0
-    order: tuple[int, ...] = eqx.field(static=True, default=())
+    order: tuple[int, ...] = eqx.field(static=True, default=(), converter=Order)
 
     def __check_init__(self):
         for name in ("width", "core", "parents"):

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank
+from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank, SparsePrecision
 from bbvi.families.gamma_e import GammaE
 from bbvi.model.declare import (
     binary,
@@ -56,7 +56,7 @@ __all__ = [
     "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget",
     "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
     "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
-    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
+    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "SparsePrecision", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
     "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",

@@ -6,8 +6,6 @@ The pattern is an arrow and a band of blocks, which has no fill-in: each covaria
 
 import functools
 import zlib
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -62,14 +60,19 @@ class SparsePrecision(AbstractCovariance):
             raise ValueError("SparsePrecision: order must have each number from 0 on once")
 
     def parameters(self, size):
+        if self.order and len(self.order) != size:
+            raise ValueError(f"SparsePrecision: order has {len(self.order)} numbers, and the vector {size}")
         core, each = min(self.core, size), constraints.independent(constraints.real, 2)
         found = {}
         if core > 1:
             found["lower"] = Parameter((core * (core - 1) // 2,), constraints.real_vector, spread=1 / size)
         if core and core < size:
             found["below"] = Parameter((size - core, core), each, spread=1 / size)
-        if num := len(_find_band(size - core, self.width).rows):
-            found["band"] = Parameter((num,), constraints.real_vector, spread=1 / size)
+        body, width = size - core, self.width
+        if width and body > width:
+            found["band"] = Parameter((body - width, width), each, spread=1 / size)
+        if num := len(_places(body, width)):
+            found["within"] = Parameter((num,), constraints.real_vector, spread=1 / size)
         if self.parents and self.parents < size:
             found["slopes"] = Parameter((size - self.parents, self.parents), each, spread=0.0)
         return found
@@ -95,29 +98,32 @@ class SparsePrecision(AbstractCovariance):
         # as for a full-rank Normal F is simple in changes of each row by itself, of which those of zeros are left out
         scale = jnp.exp(self._inside(params["scale"]))
         factor = _Factor(self, params, len(scale))
-        core, num, slopes, band = factor.core, self.parents, factor.slopes, factor.band
+        core, num, slopes, size = factor.core, self.parents, factor.slopes, len(scale)
 
-        def change(location: Array, rows: Array, of_band: Array, own: Array, of_slopes: Array) -> Params:
+        def change(location: Array, rows: Array, band: Array, within: Array, own: Array, of_slopes: Array) -> Params:
             loc = factor.solve(location)
             log_scale = own + slopes @ loc[:num]
             moved = factor.tall * (log_scale[:core] - log_scale[:, None]) - rows
-            of_body = log_scale[core:]
-            of_band = params.get("band", of_band) * (of_body[band.columns] - of_body[band.rows]) - of_band
             found = {
-                "lower": moved[np.tril_indices(core, -1)], "below": moved[core:], "band": of_band,
+                "lower": moved[np.tril_indices(core, -1)], "below": moved[core:],
                 "slopes": (of_slopes + slopes * log_scale[:num])[num:],
                 "loc": self._outside(scale * loc), "scale": self._outside(log_scale),
             }  # fmt: skip
+            if factor.blocks:
+                of_block = factor.padded(log_scale[core:])
+                band = factor.band * (_shifted(of_block)[:, None] - of_block[..., None]) - band
+                within = factor.within * (of_block[:, None] - of_block[..., None]) - within
+                found |= factor.free(band, within)
             return {name: found[name] for name in gradient}
 
-        size = len(scale)
-        shapes = [(size,), (size, core), (len(band.rows),), (size,), (size, num)]
-        location, rows, of_band, own, of_slopes = jax.linear_transpose(change, *map(jnp.zeros, shapes))(gradient)
+        blocks = (factor.blocks, factor.width, factor.width)
+        shapes = [(size,), (size, core), blocks, blocks, (size,), (size, num)]
+        location, *links, own, of_slopes = jax.linear_transpose(change, *map(jnp.zeros, shapes))(gradient)
         # the scales of entries given their parents are not constant: E exp(-2 slopes w)
-        precision = jnp.exp(2 * ((slopes @ factor.inverse[:num, :num]) ** 2).sum(1))
-        rows, of_band = factor.natural_rows(rows / precision[:, None], of_band / precision[core:][band.rows])
+        variance = jnp.exp(-2 * ((slopes @ factor.inverse[:num, :num]) ** 2).sum(1))
+        links = factor.natural_rows(*links, variance)
         of_slopes = of_slopes @ factor.top[:num, :num].T @ factor.top[:num, :num] / 2
-        return change(location / precision, rows, of_band, own / 2, of_slopes)
+        return change(location * variance, *links, own / 2, of_slopes)
 
     def sd(self, params):
         if self.parents:
@@ -138,37 +144,43 @@ class SparsePrecision(AbstractCovariance):
         return x[np.argsort(self.order)] if self.order else x
 
 
-class _Band(NamedTuple):
-    """Which entries of a body's band of blocks are free: their places in an array `(blocks, width, 2 width)`, rows and columns."""
-
-    places: np.ndarray
-    rows: np.ndarray
-    columns: np.ndarray
-    blocks: int
-
-
 @functools.lru_cache(maxsize=32)
-def _find_band(size: int, width: int) -> _Band:
-    if not width or size < 2:
-        return _Band(*[np.zeros(0, int)] * 3, 0)
-    blocks = -(-size // width)
-    entry = np.arange(blocks * width)[:, None]
-    column = (entry // width - 1) * width + np.arange(2 * width)
-    places = np.flatnonzero((column >= 0) & (column < entry) & (entry < size))
-    return _Band(places, places // (2 * width), np.ravel(column)[places], blocks)
+def _places(size: int, width: int) -> np.ndarray:
+    """Where the entries below the diagonal are in an array of blocks `(blocks, width, width)`."""
+    entry = np.arange(-(-size // max(width, 1)) * width)[:, None]
+    return np.flatnonzero((np.arange(width) < entry % max(width, 1)) & (entry < size))
 
 
 class _Factor:
-    """The Cholesky factor of the precision, with ones on its diagonal: a core, what the body depends on it by, and a band of blocks."""
+    """The Cholesky factor of the precision, with ones on its diagonal: a core, what the body depends on it by, and a band of blocks.
+
+    A block depends on the one before by `band`, and within itself by `within`.
+    """
 
     def __init__(self, pattern: SparsePrecision, params: Params, size: int):
         core, num = min(pattern.core, size), pattern.parents
         self.core, self.width, self.size = core, pattern.width, size - core
-        self.band = _find_band(self.size, self.width)
+        self.blocks = -(-self.size // self.width) if self.width else 0
         self.top = unit_lower(params.get("lower", jnp.zeros(0)), core)
         self.below = params.get("below", jnp.zeros((self.size, core)))
         self.slopes = jnp.pad(params["slopes"], ((num, 0), (0, 0))) if num and num < size else jnp.zeros((size, num))
-        self.links = self._blocks(params["band"]) if self.band.blocks else jnp.zeros(0)
+        self.band = self.within = jnp.zeros((self.blocks, self.width, self.width))
+        if "band" in params:
+            self.band = self.padded(jnp.pad(params["band"], ((self.width, 0), (0, 0))))
+        if "within" in params:
+            flat, places = jnp.ravel(self.within), _places(self.size, self.width)
+            flat = flat.at[places].set(params["within"], unique_indices=True, indices_are_sorted=True)
+            self.within = flat.reshape(self.within.shape)
+
+    def free(self, band: Array, within: Array) -> Params:
+        """Return the entries of the blocks that are parameters."""
+        of_band = band.reshape(-1, self.width)[self.width : self.size]
+        return {"band": of_band, "within": within.reshape(-1)[_places(self.size, self.width)]}
+
+    def padded(self, x: Array) -> Array:
+        """Cut an array of the body into blocks, the last filled up with zeros."""
+        fill = self.blocks * self.width - self.size
+        return jnp.pad(x, [(0, fill), *[(0, 0)] * (x.ndim - 1)]).reshape(self.blocks, self.width, *x.shape[1:])
 
     @property
     def tall(self) -> Array:
@@ -189,10 +201,11 @@ class _Factor:
         """Return the noise of this w."""
         of_core, body = w[: self.core], w[self.core :]
         noise = body + self.below @ of_core
-        if self.band.blocks:
-            own = self._padded(body)
-            near = jnp.concatenate([_shifted(own), own], -1)[..., None]
-            noise = noise + _product(self.links, near).reshape(-1)[: self.size]
+        if self.blocks:
+            own = self.padded(body)
+            near = _product(self.band, _shifted(own)[..., None])
+            near = near + _product(self.within, own[..., None]) if self.width > 1 else near
+            noise = noise + near.reshape(-1)[: self.size]
         return jnp.concatenate([self.top @ of_core, noise])
 
     @functools.cached_property
@@ -200,16 +213,15 @@ class _Factor:
         """Inverses of tiles of some blocks, and what each number in a tile depends on the last block of the tile before by."""
         width = self.width
         per_tile = -(-_TILE // width)
-        links = jnp.pad(self.links, ((0, -self.band.blocks % per_tile), (0, 0), (0, 0)))
-        links = links.reshape(-1, per_tile, width, 2 * width)
-        before, own = links[..., :width], links[..., width:]
+        fill = ((0, -self.blocks % per_tile), (0, 0), (0, 0))
+        before, own = (jnp.pad(x, fill).reshape(-1, per_tile, width, width) for x in (self.band, self.within))
         size = per_tile * width
         place = lambda at, x: (np.eye(per_tile, k=at)[:, None, :, None] * x[:, :, :, None]).reshape(-1, size, size)  # noqa: E731
         inverse = jax.vmap(inverse_of_unit_lower)(jnp.eye(size) + place(0, own) + place(-1, before))
         return inverse, -inverse[:, :, :width] @ before[:, 0]
 
     def _solve_body(self, noise: Array) -> Array:
-        if not self.band.blocks:
+        if not self.blocks:
             return noise
         inverse, follow = self.tiles
         num, size, width = *inverse.shape[:2], self.width
@@ -237,7 +249,7 @@ class _Factor:
         _, before = jax.lax.scan(last, jnp.zeros((width, width)), (inverse[:, -width:], follow[:, -width:]))
         inverse, follow = inverse.reshape(num, -1, width, size), follow.reshape(num, -1, width, width)
         found = inverse @ inverse.mT + follow @ before[:, None] @ follow.mT
-        return found.reshape(-1, width, width)[: self.band.blocks]
+        return found.reshape(-1, width, width)[: self.blocks]
 
     @functools.cached_property
     def on_core(self) -> Float[Array, "body core"]:
@@ -247,51 +259,38 @@ class _Factor:
     def sd(self) -> Array:
         """Return the standard deviations of w, where scales do not depend on parents."""
         own = jnp.ones(self.size)
-        if self.band.blocks:
+        if self.blocks:
             own = jnp.diagonal(self.covariances, axis1=1, axis2=2).reshape(-1)[: self.size]
         of_core = ((self.on_core @ self.inverse) ** 2).sum(1)
         return jnp.sqrt(jnp.concatenate([(self.inverse**2).sum(1), own + of_core]))
 
-    def natural_rows(self, rows: Array, band: Array) -> tuple[Array, Array]:
+    def natural_rows(self, rows: Array, band: Array, within: Array, variance: Array) -> tuple[Array, Array, Array]:
         """Solve each row's regression on the entries before it, whose precision is that of the core, the block before and its own."""
         core, top = self.core, self.top
+        rows = rows * variance[:, None]
         of_core = jnp.tril(jnp.tril(rows[:core], -1) @ top.T, -1) @ top
-        of_body = rows[core:]
-        if not self.band.blocks:
-            return jnp.concatenate([of_core, of_body @ top.T @ top]), band
-        width, own = self.width, jnp.eye(self.width) + self.links[..., self.width :]
-        before, below = self.links[..., :width], self._padded(self.below)
-        # R whitens a block given the core: R (w - G w_core) is standard Normal
-        spread = jnp.eye(width) + _product(_product(before, _shifted(self.covariances)), before.mT)
+        if not self.blocks:
+            return jnp.concatenate([of_core, rows[core:] @ top.T @ top]), band, within
+        of_blocks = self.padded(variance[core:])[..., None]
+        own, below, arrow = jnp.eye(self.width) + self.within, self.padded(self.below), self.padded(rows[core:])
+        # R whitens the block before, given the core: R (w - G w_core) is standard Normal
+        spread = jnp.eye(self.width) + _product(_product(self.band, _shifted(self.covariances)), self.band.mT)
         root = jnp.linalg.cholesky(spread)
         size = jnp.diagonal(root, axis1=1, axis2=2)
         whiten = _product(jax.vmap(inverse_of_unit_lower)(root / size[:, None]) / size[..., None], own)
-        r, g = _shifted(whiten), _shifted(self._padded(self.on_core))
-        links, arrow = self._blocks(band), self._padded(of_body)
-        near, mine = links[..., :width], links[..., width:]
+        r, g = _shifted(whiten), _shifted(self.padded(self.on_core))
+        near, mine = band * of_blocks, within * of_blocks
         of_near = _product(near - _product(arrow, g.mT), r.mT)
-        of_mine = _product(arrow, below.mT) + _product(near, before.mT) + _product(mine, own.mT)
+        of_mine = _product(arrow, below.mT) + _product(near, self.band.mT) + _product(mine, own.mT)
         of_near, of_mine = _product(of_near, r), jnp.tril(of_mine, -1)
         arrow = arrow @ top.T @ top - _product(of_near, g) + _product(of_mine, below)
-        links = jnp.concatenate([of_near + _product(of_mine, before), _product(of_mine, own)], -1)
-        found = jnp.concatenate([of_core, arrow.reshape(self.band.blocks * width, core)[: self.size]])
-        return found, links.reshape(-1)[self.band.places]
-
-    def _blocks(self, band: Array) -> Float[Array, "blocks width twice"]:
-        """Put the band's free entries into blocks, with zeros around them."""
-        shape = self.band.blocks, self.width, 2 * self.width
-        flat = jnp.zeros(int(np.prod(shape)), band.dtype)
-        return flat.at[self.band.places].set(band, unique_indices=True, indices_are_sorted=True).reshape(shape)
-
-    def _padded(self, x: Array) -> Array:
-        """Cut an array of the body into blocks, the last filled up with zeros."""
-        fill = self.band.blocks * self.width - self.size
-        return jnp.pad(x, [(0, fill), *[(0, 0)] * (x.ndim - 1)]).reshape(self.band.blocks, self.width, *x.shape[1:])
+        found = jnp.concatenate([of_core, arrow.reshape(self.blocks * self.width, core)[: self.size]])
+        return found, of_near + _product(of_mine, self.band), _product(of_mine, own)
 
 
 def _shifted(blocks: Array) -> Array:
     """Return the block before each, zeros before the first."""
-    return jnp.concatenate([jnp.zeros_like(blocks[:1]), blocks[:-1]])
+    return jnp.pad(blocks[:-1], [(1, 0), *[(0, 0)] * (blocks.ndim - 1)])
 
 
 def _product(one: Array, other: Array) -> Array:

@@ -30,6 +30,11 @@ class Block(NamedTuple):
     width: int = 0
     order: tuple[int, ...] = ()
 
+    @property
+    def q(self) -> str:
+        """The name of the family."""
+        return "FullRank" if self.core is None else "SparsePrecision"
+
     def __repr__(self) -> str:
         own = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
         own |= {"order": Order(self.order)} if self.order else {}

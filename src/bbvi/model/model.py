@@ -32,7 +32,8 @@ class _InFactors:
         self.factors = {part: in_blocks(own, self.blocks, self.structure) for part, own in parts.items()}
 
     def _listed(self, latents: dict[str, Latent]) -> str:
-        joined = {name: f"{x.support}{x.shape} ~ FullRank" for own in self.blocks.values() for name, x in own.items()}
+        blocks = zip(self.structure, self.blocks.values(), strict=True)
+        joined = {name: f"{x.support}{x.shape} ~ {block.q}" for block, own in blocks for name, x in own.items()}
         return ", ".join(f"{name}: {joined.get(name, latent)}" for name, latent in latents.items())
 
 

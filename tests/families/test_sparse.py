@@ -183,7 +183,10 @@ def test_a_factor_that_rounding_would_drown_has_no_draws():
         (lambda: bbvi.SparsePrecision(1, True), "core must be an integer of 0 or more, got True"),
         (lambda: bbvi.SparsePrecision(1, 2, 3), "the parents are among the core's 2 entries, got 3"),
         (lambda: bbvi.SparsePrecision(1, order=(0, 0)), "order must have each number from 0 on once"),
-        (lambda: bbvi.real(3, q=bbvi.SparsePrecision(1, order=(1, 0))), "order has 2 numbers, and the vector 3"),
+        (
+            lambda: bbvi.real(3, q=bbvi.SparsePrecision(1, order=(1, 0))).family.parameters(),
+            "order has 2 numbers, and the vector 3",
+        ),
     ],
 )
 def test_a_pattern_that_cannot_be_is_refused(make, message):

@@ -126,7 +126,9 @@ def test_a_long_walk_is_fitted_exactly(tmp_path):
     again = bbvi.load(tmp_path / "q.npz", model, y)
     assert again.structure == posterior.structure == (Block(("x",), 0, 0, 1),)
     np.testing.assert_array_equal(again.sample(3)["x"], posterior.sample(3)["x"])
-    assert "0 numbers are linked with all, each other with those near it, in blocks of 1" in repr(bbvi.explain(model, y))
+    assert "0 numbers are linked with all, each other with those near it, in blocks of 1" in repr(
+        bbvi.explain(model, y)
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

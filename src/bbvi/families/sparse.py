@@ -6,6 +6,7 @@ The pattern is an arrow and a band of blocks, which has no fill-in: each covaria
 
 import functools
 import zlib
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,9 @@ class SparsePrecision(AbstractCovariance):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
                 raise ValueError(f"SparsePrecision: {name} must be an integer of 0 or more, got {value!r}")
         if self.parents > self.core:
-            raise ValueError(f"SparsePrecision: the parents are among the core's {self.core} entries, got {self.parents}")
+            raise ValueError(
+                f"SparsePrecision: the parents are among the core's {self.core} entries, got {self.parents}"
+            )
         if self.order and sorted(self.order) != list(range(len(self.order))):
             raise ValueError("SparsePrecision: order must have each number from 0 on once")
 
@@ -171,6 +174,8 @@ class _Factor:
             flat, places = jnp.ravel(self.within), _places(self.size, self.width)
             flat = flat.at[places].set(params["within"], unique_indices=True, indices_are_sorted=True)
             self.within = flat.reshape(self.within.shape)
+        self.inverse = inverse_of_unit_lower(self.top)
+        self.tiles = self._tiles() if self.blocks else (self.band, self.band)
 
     def free(self, band: Array, within: Array) -> Params:
         """Return the entries of the blocks that are parameters."""
@@ -186,11 +191,6 @@ class _Factor:
     def tall(self) -> Array:
         """The columns of the core."""
         return jnp.concatenate([self.top, self.below])
-
-    @functools.cached_property
-    def inverse(self) -> Array:
-        """The inverse of the core."""
-        return inverse_of_unit_lower(self.top)
 
     def solve(self, noise: Array) -> Array:
         """Return the w of this noise."""
@@ -208,17 +208,19 @@ class _Factor:
             noise = noise + near.reshape(-1)[: self.size]
         return jnp.concatenate([self.top @ of_core, noise])
 
-    @functools.cached_property
-    def tiles(self) -> tuple[Array, Array]:
-        """Inverses of tiles of some blocks, and what each number in a tile depends on the last block of the tile before by."""
+    def _tiles(self) -> tuple[Array, Array]:
+        """Return inverses of tiles of some blocks, and what the numbers in a tile depend on the last block of the tile before by."""
         width = self.width
         per_tile = -(-_TILE // width)
-        fill = ((0, -self.blocks % per_tile), (0, 0), (0, 0))
-        before, own = (jnp.pad(x, fill).reshape(-1, per_tile, width, width) for x in (self.band, self.within))
-        size = per_tile * width
-        place = lambda at, x: (np.eye(per_tile, k=at)[:, None, :, None] * x[:, :, :, None]).reshape(-1, size, size)  # noqa: E731
-        inverse = jax.vmap(inverse_of_unit_lower)(jnp.eye(size) + place(0, own) + place(-1, before))
-        return inverse, -inverse[:, :, :width] @ before[:, 0]
+        size, fill = per_tile * width, ((0, -self.blocks % per_tile), (0, 0), (0, 0))
+        band, within = (jnp.pad(x, fill).reshape(-1, per_tile, width, width) for x in (self.band, self.within))
+
+        def placed(at: int, blocks: Array) -> Array:
+            where = np.eye(per_tile, k=at, dtype=bool)[:, None, :, None]
+            return (where * blocks[:, :, :, None]).reshape(-1, size, size)
+
+        inverse = jax.vmap(inverse_of_unit_lower)(jnp.eye(size) + placed(0, within) + placed(-1, band))
+        return inverse, -inverse[:, :, :width] @ band[:, 0]
 
     def _solve_body(self, noise: Array) -> Array:
         if not self.blocks:
@@ -236,9 +238,8 @@ class _Factor:
             own = own + follow @ before
         return own.reshape(-1)[: self.size]
 
-    @functools.cached_property
     def covariances(self) -> Float[Array, "blocks width width"]:
-        """Covariances of the numbers of each block, given the core."""
+        """Return covariances of the numbers of each block, given the core."""
         inverse, follow = self.tiles
         num, size, width = *inverse.shape[:2], self.width
 
@@ -251,17 +252,16 @@ class _Factor:
         found = inverse @ inverse.mT + follow @ before[:, None] @ follow.mT
         return found.reshape(-1, width, width)[: self.blocks]
 
-    @functools.cached_property
     def on_core(self) -> Float[Array, "body core"]:
-        """What the mean of the body, given the core, is by."""
+        """Return what the mean of the body, given the core, is by."""
         return jax.vmap(self._solve_body, 1, 1)(-self.below)
 
     def sd(self) -> Array:
         """Return the standard deviations of w, where scales do not depend on parents."""
         own = jnp.ones(self.size)
         if self.blocks:
-            own = jnp.diagonal(self.covariances, axis1=1, axis2=2).reshape(-1)[: self.size]
-        of_core = ((self.on_core @ self.inverse) ** 2).sum(1)
+            own = jnp.diagonal(self.covariances(), axis1=1, axis2=2).reshape(-1)[: self.size]
+        of_core = ((self.on_core() @ self.inverse) ** 2).sum(1)
         return jnp.sqrt(jnp.concatenate([(self.inverse**2).sum(1), own + of_core]))
 
     def natural_rows(self, rows: Array, band: Array, within: Array, variance: Array) -> tuple[Array, Array, Array]:
@@ -274,11 +274,11 @@ class _Factor:
         of_blocks = self.padded(variance[core:])[..., None]
         own, below, arrow = jnp.eye(self.width) + self.within, self.padded(self.below), self.padded(rows[core:])
         # R whitens the block before, given the core: R (w - G w_core) is standard Normal
-        spread = jnp.eye(self.width) + _product(_product(self.band, _shifted(self.covariances)), self.band.mT)
+        spread = jnp.eye(self.width) + _product(_product(self.band, _shifted(self.covariances())), self.band.mT)
         root = jnp.linalg.cholesky(spread)
         size = jnp.diagonal(root, axis1=1, axis2=2)
         whiten = _product(jax.vmap(inverse_of_unit_lower)(root / size[:, None]) / size[..., None], own)
-        r, g = _shifted(whiten), _shifted(self.padded(self.on_core))
+        r, g = _shifted(whiten), _shifted(self.padded(self.on_core()))
         near, mine = band * of_blocks, within * of_blocks
         of_near = _product(near - _product(arrow, g.mT), r.mT)
         of_mine = _product(arrow, below.mT) + _product(near, self.band.mT) + _product(mine, own.mT)

@@ -43,7 +43,8 @@ class Block(NamedTuple):
 
 def read_block(saved: Sequence[Any]) -> Block:
     """Make a block of what a file has of it, where tuples are lists."""
-    return Block(*(tuple(value) if isinstance(value, list) else value for value in saved))
+    values: Any = [tuple(value) if isinstance(value, list) else value for value in saved]
+    return Block(*values)
 
 
 def as_blocks(joint: Any) -> tuple[Block, ...]:

@@ -100,7 +100,7 @@ def test_a_grid_that_is_too_wide_is_cut_into_strips():
     # most neighbours stay in blocks that are linked
     place = np.argsort(block.order).reshape(100, 100) // block.width
     kept = [np.abs(np.diff(place, axis=axis)) <= 1 for axis in (0, 1)]
-    assert np.mean(kept) > 0.8
+    assert min(one.mean() for one in kept) > 0.8
 
 
 def test_a_long_walk_is_fitted_exactly(tmp_path):

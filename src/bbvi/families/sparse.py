@@ -121,12 +121,12 @@ class SparsePrecision(AbstractCovariance):
 
         blocks = (factor.blocks, factor.width, factor.width)
         shapes = [(size,), (size, core), blocks, blocks, (size,), (size, num)]
-        location, *links, own, of_slopes = jax.linear_transpose(change, *map(jnp.zeros, shapes))(gradient)
+        location, rows, band, within, own, of_slopes = jax.linear_transpose(change, *map(jnp.zeros, shapes))(gradient)
         # the scales of entries given their parents are not constant: E exp(-2 slopes w)
         variance = jnp.exp(-2 * ((slopes @ factor.inverse[:num, :num]) ** 2).sum(1))
-        links = factor.natural_rows(*links, variance)
+        rows, band, within = factor.natural_rows(rows, band, within, variance)
         of_slopes = of_slopes @ factor.top[:num, :num].T @ factor.top[:num, :num] / 2
-        return change(location * variance, *links, own / 2, of_slopes)
+        return change(location * variance, rows, band, within, own / 2, of_slopes)
 
     def sd(self, params):
         if self.parents:
@@ -216,7 +216,7 @@ class _Factor:
         band, within = (jnp.pad(x, fill).reshape(-1, per_tile, width, width) for x in (self.band, self.within))
 
         def placed(at: int, blocks: Array) -> Array:
-            where = np.eye(per_tile, k=at, dtype=bool)[:, None, :, None]
+            where = jnp.eye(per_tile, k=at)[:, None, :, None]
             return (where * blocks[:, :, :, None]).reshape(-1, size, size)
 
         inverse = jax.vmap(inverse_of_unit_lower)(jnp.eye(size) + placed(0, within) + placed(-1, band))

@@ -275,7 +275,7 @@ class _Factor:
         own, below, arrow = jnp.eye(self.width) + self.within, self.padded(self.below), self.padded(rows[core:])
         # R whitens the block before, given the core: R (w - G w_core) is standard Normal
         spread = jnp.eye(self.width) + _product(_product(self.band, _shifted(self.covariances())), self.band.mT)
-        root = jnp.linalg.cholesky(spread)
+        root = jnp.sqrt(spread) if self.width == 1 else jnp.linalg.cholesky(spread)
         size = jnp.diagonal(root, axis1=1, axis2=2)
         whiten = _product(jax.vmap(inverse_of_unit_lower)(root / size[:, None]) / size[..., None], own)
         r, g = _shifted(whiten), _shifted(self.padded(self.on_core()))

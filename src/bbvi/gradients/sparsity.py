@@ -17,7 +17,6 @@ from bbvi.model.joint import Block
 MOST_ENTRIES = 1 << 18
 _MOST_READ = 64  # a term that reads more numbers than these, beside the core, links none of them
 _MOST_CORE = 128
-_THICKEST = 64
 
 
 class _Pattern(NamedTuple):
@@ -52,9 +51,14 @@ def find_sparse(
     degrees = _degrees(matrix)
     degrees[:first] = size
     order = np.argsort(-degrees, kind="stable")
-    patterns = [_ordered(matrix, order, core) for core in _cores(degrees[order], first)]
-    best = min((own for own in patterns if own.entries <= MOST_ENTRIES), key=lambda own: own.entries, default=None)
-    if best is None or not (best.core or best.width):
+    cores = [core for core in _cores(degrees[order], first) if core * size <= MOST_ENTRIES]
+    patterns = [_ordered(matrix, order, core) for core in cores]
+    if not patterns:
+        return None
+    best = min(patterns, key=lambda own: own.entries)
+    if best.entries > MOST_ENTRIES:
+        best = _in_strips(matrix, order, first)
+    if not (best.core or best.width):
         return None
     is_sorted = bool((np.diff(best.order) > 0).all())
     return Block(tuple(names), parents, best.core, best.width, () if is_sorted else tuple(best.order.tolist()))
@@ -86,23 +90,27 @@ def _cores(degrees: np.ndarray, first: int) -> Iterator[int]:
 
 
 def _ordered(matrix: sparse.csr_array, order: np.ndarray, core: int) -> _Pattern:
-    """Order what is not in the core, in strips if it is too wide."""
+    """Order what is not in the core."""
+    return _banded(_graph(matrix[:, np.sort(order[core:])]), order, core)
+
+
+def _banded(graph: sparse.csr_array, order: np.ndarray, core: int) -> _Pattern:
+    """Take the narrower of the order that there is and another."""
     body = np.sort(order[core:])
-    graph = _graph(matrix[:, body])
-    for thickness in (None, *_thicknesses()):
-        kept = graph if thickness is None else _strips(graph, thickness)
-        found = min((_width(kept, own), number, own) for number, own in enumerate(_orders(kept)))
-        pattern = _Pattern(np.concatenate([order[:core], body[found[2]]]), core, found[0])
-        if pattern.entries <= MOST_ENTRIES:
-            break
-    return pattern
+    width, _, own = min((_width(graph, own), number, own) for number, own in enumerate(_orders(graph)))
+    return _Pattern(np.concatenate([order[:core], body[own]]), core, width)
 
 
-def _thicknesses() -> Iterator[int]:
-    thickness = _THICKEST
-    while thickness:
-        yield thickness
-        thickness //= 2
+def _in_strips(matrix: sparse.csr_array, order: np.ndarray, core: int) -> _Pattern:
+    """Cut the graph into strips of levels, as thick as can be, and without any links if no strips are thin enough."""
+    graph = _graph(matrix[:, np.sort(order[core:])])
+    level, links = _levels(graph), sparse.coo_array(graph)
+    for thickness in (64, 32, 16, 8, 4, 2, 1):
+        kept = level[links.row] // thickness == level[links.col] // thickness
+        strips = sparse.csr_array((links.data[kept], (links.row[kept], links.col[kept])), graph.shape)
+        if (pattern := _banded(strips, order, core)).entries <= MOST_ENTRIES:
+            return pattern
+    return _banded(sparse.csr_array(graph.shape, dtype=np.int8), order, core)
 
 
 def _graph(matrix: sparse.csr_array) -> sparse.csr_array:
@@ -127,20 +135,19 @@ def _width(graph: sparse.csr_array, order: np.ndarray) -> int:
     place = np.argsort(order)
     one, other = place[links.row], place[links.col]
     farthest = int(np.abs(one - other).max())
+    if farthest * len(order) > 2 * MOST_ENTRIES:  # too wide in any case, or nearly
+        return farthest
     fits = (w for w in range(farthest // 2 + 1, farthest) if np.abs(one // w - other // w).max() <= 1)
     return next(fits, farthest)
 
 
-def _strips(graph: sparse.csr_array, thickness: int) -> sparse.csr_array:
-    """Cut the links between strips of so many levels, counted from a number at the edge of each part."""
-    level, links = np.zeros(graph.shape[0], int), sparse.coo_array(graph)
+def _levels(graph: sparse.csr_array) -> np.ndarray:
+    """Count how far each number is from one at the edge of its part of the graph."""
+    level = np.zeros(graph.shape[0], int)
     edge = np.asarray(reverse_cuthill_mckee(sparse.csr_matrix(graph), symmetric_mode=True))
     _, part = connected_components(graph, directed=False)
-    starts = dict(zip(part[edge], edge, strict=True))  # the last of each part
-    for start in starts.values():
+    for start in dict(zip(part[edge], edge, strict=True)).values():  # the last of each part
         order, before = breadth_first_order(graph, start, directed=False)
         for number in order[1:]:
             level[number] = level[before[number]] + 1
-    strip = level // thickness
-    kept = strip[links.row] == strip[links.col]
-    return sparse.csr_array((links.data[kept], (links.row[kept], links.col[kept])), graph.shape)
+    return level

@@ -20,7 +20,7 @@ from bbvi.families import FullRank, SparsePrecision
 from bbvi.gradients.structure import choose_structure
 from bbvi.model.problem import bind
 
-DRAWS, REPEATS = 10, 7
+DRAWS, REPEATS = 10, 25
 
 
 def chain(num):
@@ -75,12 +75,12 @@ if __name__ == "__main__":
             size = int(np.prod(model.globals["x"].shape))
             q = FullRank() if block.core is None else SparsePrecision(block.width, block.core, order=block.order)
             own, entries, memory = seconds(q, size)
-            found.append((entries, own))
+            found += [(entries, own)] if block.core is not None else []
             print(
                 f"{make.__name__} {size:6,} {block.q:16} width {block.width:3} {entries:8,} parameters "
                 f"{1e3 * own:8.2f} ms {memory / 2**20:7.1f} MB",
                 flush=True,
             )
-        large = np.log(np.array([pair for pair in found if pair[0] > 1000]))
-        if len(large) > 1:
-            print(f"{make.__name__}: slope of time by parameters on log scales {np.polyfit(*large.T, 1)[0]:.2f}")
+        if len(found) > 1:
+            slope = np.polyfit(*np.log(np.array(found)).T, 1)[0]
+            print(f"{make.__name__}: slope of time by parameters on log scales {slope:.2f}")

@@ -104,7 +104,7 @@ def test_a_grid_that_is_too_wide_is_cut_into_strips():
 
 
 def test_a_long_walk_is_fitted_exactly(tmp_path):
-    """The evidence is known; apart, sds are a third of the exact ones."""
+    """The evidence is known; apart, sds are about half of the exact ones."""
     num = 300
     y = np.sin(np.arange(num) / 20).astype(np.float32)
 

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank
+from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank, SparsePrecision
 from bbvi.families.gamma_e import GammaE
 from bbvi.model.declare import (
     binary,

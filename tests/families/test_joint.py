@@ -14,7 +14,7 @@ from bbvi.numerics.address import Address, seed_key
 COVARIANCES = {
     "FullRank": bbvi.FullRank(),
     "with parents": bbvi.FullRank(2),
-    "with a core": bbvi.FullRank(2, 3),
+    "with a core": bbvi.SparsePrecision(0, 3, 2),
     "LowRank": bbvi.LowRank(2),
 }
 SUPPORTS = {

@@ -55,6 +55,22 @@ CASES = {
     "a jump": (lambda z, _: -((jnp.sign(z["a"]) + z["b"]) ** 2), {"a": bbvi.real(), "b": bbvi.real()}, None, []),
     "too large": (squares("abc"), {"a": bbvi.real(), "b": bbvi.real(MOST_NUMBERS), "c": bbvi.real()}, None,
                   [Block(("a", "c", "b"), 2, 2)]),
+    "a chain": (
+        lambda z, _: dist.Normal(z["x"][:-1], 1.0).log_prob(z["x"][1:]).sum() - z["x"][0] ** 2, {"x": bbvi.real(1000)}, None,
+        [Block(("x",), 0, 0, 1)],
+    ),
+    "a chain with a scale": (
+        lambda z, _: dist.Normal(z["x"][:-1], z["s"]).log_prob(z["x"][1:]).sum() - z["s"] ** 2,
+        {"x": bbvi.real(200), "s": bbvi.positive()}, None, [Block(("s", "x"), 1, 1, 1)],
+    ),
+    "a grid": (
+        lambda z, _: sum(-(jnp.diff(z["x"], axis=axis) ** 2).sum() for axis in (0, 1)), {"x": bbvi.real(15, 10)}, None,
+        [Block(("x",), 0, 0, 10)],
+    ),
+    "crossed effects": (
+        lambda z, _: -((z["a"][:, None] - z["b"]) ** 2).sum(), {"a": bbvi.real(150), "b": bbvi.real(20)}, None,
+        [Block(("b", "a"), 0, 20)],
+    ),
     "far too large": (squares("ab"), {"a": bbvi.real(40_000), "b": bbvi.real()}, None, []),
 }  # fmt: skip
 
@@ -62,6 +78,57 @@ CASES = {
 def chosen(model, data=None):
     problem, flat, groups = bind(model, data)
     return choose_structure(analyse(problem, flat, groups))
+
+
+def test_a_series_beside_another_is_ordered_by_time():
+    """A level and its slope: two numbers of each step, linked with those of the next."""
+
+    def log_joint(z, _):
+        level, slope = z["level"], z["slope"]
+        return -((level[1:] - level[:-1] - slope[:-1]) ** 2).sum() - (jnp.diff(slope) ** 2).sum() - (level**2).sum()
+
+    (block,) = chosen(bbvi.Model(log_joint, level=bbvi.real(100), slope=bbvi.real(100)))
+    assert (block.core, block.width) == (0, 3)
+    time = np.array(block.order) % 100
+    assert np.abs(np.diff(time)).max() <= 2
+
+
+def test_a_grid_that_is_too_wide_is_cut_into_strips():
+    linked = lambda z, _: sum(-(jnp.diff(z["x"], axis=axis) ** 2).sum() for axis in (0, 1))  # noqa: E731
+    (block,) = chosen(bbvi.Model(linked, x=bbvi.real(100, 100)))
+    assert 8 <= block.width <= 20
+    # most neighbours stay in blocks that are linked
+    place = np.argsort(block.order).reshape(100, 100) // block.width
+    kept = [np.abs(np.diff(place, axis=axis)) <= 1 for axis in (0, 1)]
+    assert min(one.mean() for one in kept) > 0.8
+
+
+def test_a_long_walk_is_fitted_exactly(tmp_path):
+    """The evidence is known; apart, sds are about half of the exact ones."""
+    num = 300
+    y = np.sin(np.arange(num) / 20).astype(np.float32)
+
+    def log_joint(z, y):
+        steps = dist.Normal(z["x"][:-1], 0.3).log_prob(z["x"][1:]).sum()
+        return dist.Normal(0, 3).log_prob(z["x"][0]) + steps + dist.Normal(z["x"], 1.0).log_prob(y).sum()
+
+    model = bbvi.Model(log_joint, x=bbvi.real(num))
+    posterior = bbvi.fit(model, y)
+    moves = np.diff(np.eye(num), axis=0) / 0.3
+    prior = moves.T @ moves
+    prior[0, 0] += 1 / 9
+    sigma = np.linalg.inv(prior + np.eye(num))
+    evidence = dist.MultivariateNormal(np.zeros(num), np.linalg.inv(prior) + np.eye(num)).log_prob(y)
+    assert posterior.converged
+    assert abs(float(posterior.elbo(500)) - float(evidence)) < 0.02
+    np.testing.assert_allclose(posterior.sd()["x"], np.sqrt(np.diag(sigma)), rtol=0.01)
+    posterior.save(tmp_path / "q.npz")
+    again = bbvi.load(tmp_path / "q.npz", model, y)
+    assert again.structure == posterior.structure == (Block(("x",), 0, 0, 1),)
+    np.testing.assert_array_equal(again.sample(3)["x"], posterior.sample(3)["x"])
+    assert "0 numbers are linked with all, each other with those near it, in blocks of 1" in repr(
+        bbvi.explain(model, y)
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -110,11 +110,11 @@ class Explanation:
     def _latent_rows(self) -> list[list[str]]:
         total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
         rows = [["latent", "shape", "q", f"blanket, of {total:,} terms", "gradient"]]
-        block = {name: "+".join(block.names) for block in self.structure for name in block.names}
+        block = {name: block for block in self.structure for name in block.names}
         for name, latent in self.problem.latents.items():
             shape = self.problem.shape(name)
             counts = np.sum([_counts(read[name], 0) for read in self.readings.values() if name in read], axis=0)
-            estimator = self.estimators.get(block.get(name, name), "held")
+            estimator = self.estimators.get("+".join(block[name].names) if name in block else name, "held")
             q = self.families.get(name, latent.family.name)
             rows.append([name, str(shape + latent.event), q, _span(counts), estimator])
         return rows if self.estimators else [row[:-1] for row in rows]
@@ -178,7 +178,11 @@ def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:
 
 def _in_words(block: Block) -> str:
     names, parents = ", ".join(block.names), block.names[: block.parents]
-    return names + (f"; the scales of the others depend on {', '.join(parents)}" if parents else "")
+    found = names + (f"; the scales of the others depend on {', '.join(parents)}" if parents else "")
+    if block.core is None:
+        return found
+    near = f", each other with those near it, in blocks of {block.width}" if block.width else ""
+    return f"{found}; {block.core:,} numbers are linked with all{near}"
 
 
 def _one_group(model: AnyModel, groups: AbstractGroups, group: int) -> tuple[Problem, Any]:

@@ -23,7 +23,7 @@ from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale, standard_n
 _RIDGE = 1e-3
 _SMALLEST_SIZE = 1e-3  # of a direction's Fisher information, whose root is 0 where V is
 _MOST_PRODUCTS = 50
-_MOST_ROUNDING = 0.1  # of a standard normal, by the condition number of the matrix that makes draws of it
+MOST_ROUNDING = 0.1  # of a standard normal, by the condition number of the matrix that makes draws of it
 
 
 class AbstractCovariance(eqx.Module):
@@ -63,8 +63,7 @@ class FullRank(AbstractCovariance):
     With `parents`, the logarithm of the standard deviation of each further entry, given those before it, is a linear function
     of the first `parents` entries, too: e_i is multiplied by exp(sum of slopes_ij w_j over j < parents). So the effects of
     groups can be narrow where their scale is small (Tan, Bhaskaran and Nott 2020, "Conditionally structured variational
-    Gaussian approximation with importance weights"). With `core`, entries after the first `core` depend on those alone, and given
-    them are independent: the cost grows with size times core.
+    Gaussian approximation with importance weights").
 
     Examples:
         >>> import bbvi
@@ -73,47 +72,30 @@ class FullRank(AbstractCovariance):
     """
 
     parents: int = 0
-    core: int | None = None
-
-    def _num_core(self, size: int) -> int:
-        return size if self.core is None else min(self.core, size)
 
     def parameters(self, size):
-        core, each = self._num_core(size), constraints.independent(constraints.real, 2)
-        found = {"lower": Parameter((core * (core - 1) // 2,), constraints.real_vector, spread=1 / size)}
-        if core < size:
-            found["below"] = Parameter((size - core, core), each, spread=1 / size)
+        found = {"lower": Parameter((size * (size - 1) // 2,), constraints.real_vector, spread=1 / size)}
         if self.parents:
+            each = constraints.independent(constraints.real, 2)
             found["slopes"] = Parameter((size - self.parents, self.parents), each, spread=0.0)
         return found
 
     def num_normals(self, size):
         return size
 
-    def _matrices(self, params: Params, size: int) -> tuple[Array, Array]:
-        """Return the unit lower triangular matrix of the core, and on top of what the others depend on the core by."""
-        matrix = _unit_lower(params["lower"], self._num_core(size))
-        return matrix, jnp.concatenate([matrix, params["below"]]) if "below" in params else matrix
-
     def correlate(self, params, noise):
-        size, num = len(noise), self.parents
-        matrix, tall = self._matrices(params, size)
-        inverse, core = _inverse(matrix), len(matrix)
+        num, matrix = self.parents, unit_lower(params["lower"], len(noise))
+        inverse = inverse_of_unit_lower(matrix)
         # where rounding would drown what was drawn there is no draw, so that a fit goes back instead of trusting its density
-        condition = jnp.abs(inverse).sum(1).max() * jnp.abs(tall).sum(1).max()
-        noise = jnp.where(condition * jnp.finfo(noise.dtype).eps < _MOST_ROUNDING, noise, jnp.nan)
+        condition = jnp.abs(inverse).sum(1).max() * jnp.abs(matrix).sum(1).max()
+        noise = jnp.where(condition * jnp.finfo(noise.dtype).eps < MOST_ROUNDING, noise, jnp.nan)
         if num:
             of_parents = inverse[:num, :num] @ noise[:num]
             noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))
-        of_core = inverse @ noise[:core]
-        return of_core if core == size else jnp.concatenate([of_core, noise[core:] - tall[core:] @ of_core])
+        return inverse @ noise
 
     def log_prob(self, params, w):
-        matrix, tall = self._matrices(params, len(w))
-        core, log_scale = len(matrix), jnp.zeros(())
-        noise = tall @ w[:core]
-        if core < len(w):
-            noise = noise.at[core:].add(w[core:])
+        noise, log_scale = unit_lower(params["lower"], len(w)) @ w, jnp.zeros(())
         if self.parents:
             log_scales = params["slopes"] @ w[: self.parents]
             noise, log_scale = noise.at[self.parents :].multiply(jnp.exp(-log_scales)), log_scales.sum()
@@ -123,20 +105,18 @@ class FullRank(AbstractCovariance):
         # F is simple in changes of each row by itself: of the mean of w_i given the w before it, by location_i + rows_ij w_j,
         # and of the logarithm of its standard deviation, by scale_i + slopes_ij w_j
         size, num, scale = len(params["loc"]), self.parents, jnp.exp(params["scale"])
-        matrix, tall = self._matrices(params, size)
-        inverse, core = _inverse(matrix), len(matrix)
+        matrix = unit_lower(params["lower"], size)
+        inverse = inverse_of_unit_lower(matrix)
         slopes = jnp.pad(params["slopes"], ((num, 0), (0, 0))) if num else jnp.zeros((size, 0))
 
         def change(location: Array, rows: Array, own: Array, of_slopes: Array) -> Params:
-            loc = inverse @ location[:core]
-            loc = jnp.concatenate([loc, location[core:] - tall[core:] @ loc])
+            loc = inverse @ location
             log_scale = own + slopes @ loc[:num]
-            moved = tall * (log_scale[:core] - log_scale[:, None]) - rows
-            found = {"loc": scale * loc, "scale": log_scale, "lower": moved[np.tril_indices(core, -1)]}
-            found |= {"below": moved[core:]} if core < size else {}
+            moved = matrix * (log_scale - log_scale[:, None]) - rows
+            found = {"loc": scale * loc, "scale": log_scale, "lower": moved[np.tril_indices(size, -1)]}
             return found | ({"slopes": (of_slopes + slopes * log_scale[:num])[num:]} if num else {})
 
-        shapes = [jnp.zeros(size), jnp.zeros((size, core)), jnp.zeros(size), jnp.zeros((size, num))]
+        shapes = [jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, num))]
         location, rows, own, of_slopes = jax.linear_transpose(change, *shapes)(gradient)
         # the scales of entries given their parents are not constant: E exp(-2 slopes w)
         precision = jnp.exp(2 * ((slopes @ inverse[:num, :num]) ** 2).sum(1))
@@ -145,7 +125,7 @@ class FullRank(AbstractCovariance):
         return change(location / precision, rows, own / 2, of_slopes)
 
     def sd(self, params):
-        if self.parents or self.core is not None:
+        if self.parents:
             raise NotImplementedError("only draws can tell")
         size = np.shape(params["scale"])[-1]
         matrix = np.zeros((*np.shape(params["lower"])[:-1], size, size))
@@ -153,12 +133,12 @@ class FullRank(AbstractCovariance):
         return np.linalg.norm(np.linalg.inv(matrix + np.eye(size)), axis=-1)
 
 
-def _unit_lower(lower: Array, size: int) -> Float[Array, "size size"]:
+def unit_lower(lower: Array, size: int) -> Float[Array, "size size"]:
     return jnp.eye(size).at[np.tril_indices(size, -1)].set(lower)
 
 
 @jax.custom_jvp
-def _inverse(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
+def inverse_of_unit_lower(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     """Invert a lower triangular matrix with ones on its diagonal, by products alone.
 
     The diagonal blocks of size 1, 2, 4, ... are inverted in turn. A program that solves such systems calls a library whose
@@ -181,9 +161,9 @@ def _inverse(matrix: Float[Array, "size size"]) -> Float[Array, "size size"]:
     return inverse[0, :size, :size]
 
 
-@_inverse.defjvp
+@inverse_of_unit_lower.defjvp
 def _inverse_jvp(primals, tangents):
-    inverse = _inverse(*primals)
+    inverse = inverse_of_unit_lower(*primals)
     return inverse, -inverse @ tangents[0] @ inverse
 
 

@@ -6,7 +6,7 @@ and the scale of random effects, come first in it, and set the scales of the oth
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import scipy.sparse as sparse
@@ -16,6 +16,7 @@ from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
 from bbvi.gradients.pairs import find_pairs
 from bbvi.gradients.slopes import smooth_latents
+from bbvi.gradients.sparsity import find_sparse
 from bbvi.model.joint import Block, num_coordinates, why_not
 
 #: the numbers of a joint Normal without a core; its parameters are half as many as the square of this
@@ -35,27 +36,31 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     factors = [int(np.prod(problem.shape(name))) for name in names]
     reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), factors), strict=True))
     shares = [np.asarray(reads[name].sum(1) > 0).ravel() for name in names]
-    linked = np.isin(names, _read_with_locals(analysis))
-    read = np.column_stack([np.array(shares, int), linked])
+    linked = _read_with_locals(analysis)
+    read = np.column_stack([np.array(shares, int), np.isin(names, linked)])
     _, component = connected_components(read @ read.T > 0)
     found = list(pairs)
     for number in range(max(component) + 1):
         own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
         # nothing is joined that does not share a term
         alone = len(own) == 1 and reads[own[0]].sum(1).max() <= 1
-        if not alone and (block := _block(own, sizes, reads)) is not None:
+        if not alone and (block := _block(own, sizes, reads, set(linked))) is not None:
             found.append(block)
     return tuple(found)
 
 
-def _block(names: list[str], sizes: dict[str, int], reads: dict[str, sparse.csr_array]) -> Block | None:
-    """Join latents that interact, small ones first: all with all if they are few numbers, else all with a core."""
+def _block(
+    names: list[str], sizes: dict[str, int], reads: dict[str, sparse.csr_array], linked: Collection[str]
+) -> Block | None:
+    """Join latents that interact, small ones first: all with all if they are few numbers, else those that share terms."""
     ends = np.cumsum([sizes[name] for name in names])
     parents = _num_parents(names, sizes, reads)
     if ends[-1] <= MOST_NUMBERS:
         return Block(tuple(names), parents) if ends[-1] > 1 else None
     core = int((ends <= min(MOST_NUMBERS, _MOST_PARAMETERS // ends[-1])).sum())
-    return Block(tuple(names), min(parents, core), core) if core else None
+    # those that share terms with locals share one more
+    more = {name: np.full((1, reads[name].shape[1]), int(name in linked)) for name in names}
+    return find_sparse(names, parents, sizes, {n: sparse.vstack([reads[n], more[n]]) for n in names}, core)
 
 
 def _read_with_locals(analysis: Analysis) -> list[str]:

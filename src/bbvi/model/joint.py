@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.families import FullRank, Joined, JointNormal
+from bbvi.families import AbstractCovariance, FullRank, Joined, JointNormal, Order, SparsePrecision
 from bbvi.families.charts import AbstractChart, vectors
 from bbvi.model.latents import Latent
 from bbvi.model.paired import as_pair, check_pair, is_paired, join_pair, split_pair
@@ -23,13 +23,26 @@ class Block(NamedTuple):
     With a discrete one among them they share factors element by element: its value, and a Normal for each of its values.
 
     The first `parents` of them set the scales of the others, too: the logarithm of the standard deviation of each other number,
-    given those before it, is linear in them. If only the first `core` of them are in the core, the numbers of the others depend on
-    those of the core alone.
+    given those before it, is linear in them. With a `core`, the precision is sparse (`bbvi.SparsePrecision`): of all numbers, in this
+    `order` if not in that of the names, the first `core` are linked with all, and the others with those near them, in blocks of `width`.
     """
 
     names: tuple[str, ...]
     parents: int = 0
     core: int | None = None
+    width: int = 0
+    order: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        own = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
+        own |= {"order": Order(self.order)} if self.order else {}
+        return f"Block({', '.join(f'{name}={value!r}' for name, value in own.items())})"
+
+
+def read_block(saved: Sequence[Any]) -> Block:
+    """Make a block of what a file has of it, where tuples are lists."""
+    values: Any = [tuple(value) if isinstance(value, list) else value for value in saved]
+    return Block(*values)
 
 
 def as_blocks(joint: Any) -> tuple[Block, ...]:
@@ -37,8 +50,8 @@ def as_blocks(joint: Any) -> tuple[Block, ...]:
     if not isinstance(joint, (list, tuple)) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
     blocks = tuple(b if isinstance(b, Block) else Block(tuple(b)) for b in joint)
-    for names, parents, core in blocks:
-        if not 0 <= parents <= (len(names) if core is None else core) <= len(names) or parents == len(names):
+    for names, parents, core, *_ in blocks:
+        if not 0 <= parents <= (len(names) if core is None else core) or parents == len(names):
             raise ValueError(
                 f"joint=: of {names} at most {len(names) - 1} can be parents, and those in the core; got {parents}, {core}"
             )
@@ -55,7 +68,7 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names, parents, core in structure:
+    for names, parents, core, *_ in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
@@ -128,7 +141,12 @@ def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
         init = np.concatenate([np.broadcast_to(np.asarray(value, float), shape).ravel() for value, shape in given])
     chart = Joined(tuple(charts))
     sizes = [num_coordinates(latent) for latent in members.values()]
-    covariance = FullRank(sum(sizes[: block.parents]), None if block.core is None else sum(sizes[: block.core]))
+    parents, size = sum(sizes[: block.parents]), sum(sizes)
+    if block.order and len(block.order) != size:
+        raise ValueError(f"joint=: the order of {block.names} has {len(block.order)} numbers, and they have {size}")
+    covariance: AbstractCovariance = FullRank(parents)
+    if block.core is not None:
+        covariance = SparsePrecision(block.width, block.core, parents, tuple(block.order))
     return Latent("block", (), chart, JointNormal(chart, covariance), None, init)
 
 

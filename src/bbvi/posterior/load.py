@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bbvi.model.joint import Block
+from bbvi.model.joint import read_block
 from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import Problem
 from bbvi.posterior.outcome import Outcome
@@ -29,7 +29,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     """
     header, arrays = read(path, "posterior")
     if getattr(model, "is_open", False):
-        model = structured(model, [Block(tuple(names), *rest) for names, *rest in header.get("structure", ())])
+        model = structured(model, [read_block(block) for block in header.get("structure", ())])
     check_same_model(path, header["model"], model)
     tree = unflatten(arrays)
     problem = Problem(model, header["padded"], header["num_groups"])

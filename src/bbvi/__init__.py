@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank
+from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank, MarkovTree
 from bbvi.families.gamma_e import GammaE
 from bbvi.model.declare import (
     binary,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bbvi.gradients.local_expectation import LocalExpectation
     from bbvi.gradients.pathwise import Pathwise
     from bbvi.gradients.score import Score
+    from bbvi.gradients.tree_expectation import TreeExpectation
     from bbvi.model.opaque.clusters import on_dask, on_ray
     from bbvi.numerics.address import AbstractNet
     from bbvi.posterior.load import load
@@ -55,8 +56,8 @@ __all__ = [
     "AbstractChoice", "AbstractControlVariate", "AbstractCovariance", "AbstractDraws", "AbstractFamily", "AbstractGradient",
     "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget",
     "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
-    "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
-    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
+    "LocalExpectation", "LowRank", "MarkovTree", "Model", "MonteCarlo", "Outcome", "ParameterChange",
+    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "TreeExpectation", "adagrad", "binary", "categorical", "count",
     "explain", "fit", "gradient_moments", "interval", "iterate", "iterate_metropolis", "load",
     "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
     "ordered", "positive", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
@@ -74,6 +75,7 @@ _LATER = {
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
     "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load",
+    "gradients.tree_expectation": "TreeExpectation",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",
     "sampling.sweep": "AbstractKernel AllAtOnce Coordinatewise",
 }  # fmt: skip

@@ -102,12 +102,13 @@ class Explanation:
     def _latent_rows(self) -> list[list[str]]:
         total = sum(int(np.prod(s)) for term, s in self.shapes.items() if self.readings[term])
         rows = [["latent", "shape", "q", f"blanket, of {total:,} terms", "gradient"]]
-        block = {name: "+".join(block.names) for block in self.structure for name in block.names}
+        block = {name: block for block in self.structure for name in block.names}
         for name, latent in self.problem.latents.items():
             shape = self.problem.shape(name)
             counts = np.sum([_counts(read[name], 0) for read in self.readings.values() if name in read], axis=0)
-            estimator = self.estimators.get(block.get(name, name), "held")
-            q = "FullRank" if name in block else latent.family.name
+            factor = "+".join(block[name].names) if name in block else name
+            estimator = self.estimators.get(factor, "held")
+            q = _family(block[name]) if name in block else latent.family.name
             rows.append([name, str(shape + latent.event), q, _span(counts), estimator])
         return rows if self.estimators else [row[:-1] for row in rows]
 
@@ -167,7 +168,14 @@ def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:
     return choose_structure(Analysis(problem, blankets, fit_globals=True)) if is_open else problem.model.structure
 
 
+def _family(block: Block) -> str:
+    return "FullRank" if block.forest is None else "MarkovTree"
+
+
 def _in_words(block: Block) -> str:
+    if block.forest is not None:
+        roots = block.forest.count(-1)
+        return f"{block.names[0]}, a number given its parent: {len(block.forest) - roots} pairs in {roots} trees"
     names, parents = ", ".join(block.names), block.names[: block.parents]
     return names + (f"; the scales of the others depend on {', '.join(parents)}" if parents else "")
 

@@ -25,3 +25,4 @@ from bbvi.families.normal import LogNormal, Normal, TransformedNormal, location_
 from bbvi.families.numpyro import NumpyroFamily, resolve
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
+from bbvi.families.tree import CodeVectors, MarkovTree, Tree

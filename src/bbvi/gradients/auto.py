@@ -17,12 +17,14 @@ import equinox as eqx
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
+from bbvi.families import Tree
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.slopes import smooth_latents
+from bbvi.gradients.tree_expectation import TreeExpectation, find_plan
 from bbvi.model.groups import AbstractGroups
 
 #: latents with few values are summed out if no term of log p is evaluated more often than this for a draw
@@ -99,16 +101,18 @@ class Auto(AbstractChoice):
     """
 
     def candidates(self):
-        return LocalExpectation(), Pathwise(), Score()
+        return LocalExpectation(), TreeExpectation(), Pathwise(), Score()
 
     def check(self, draws):
         Score().check(draws)
 
     def first(self, pilot):
-        few = _few_valued(pilot)
+        few, trees = _few_valued(pilot), _trees(pilot)
 
         def best(name: str) -> AbstractGradient:
-            return LocalExpectation() if name in few else Pathwise() if name in pilot.smooth else Score()
+            if name in few or name in trees:
+                return LocalExpectation() if name in few else TreeExpectation()
+            return Pathwise() if name in pilot.smooth else Score()
 
         return Mixed(tuple((name, best(name)) for name in pilot.fitted))
 
@@ -142,3 +146,11 @@ def _few_valued(pilot: Pilot) -> list[str]:
         return []
     cost = LocalExpectation().evaluations(pilot.analysis._replace(wanted=frozenset(few)))
     return few if cost <= _MOST_EVALUATIONS else []
+
+
+def _trees(pilot: Pilot) -> list[str]:
+    """Return the latents with a Markov tree that can be summed over at a bearable cost."""
+    trees = [name for name in pilot.fitted if isinstance(pilot.analysis.problem.latents[name].family, Tree)]
+    found = [name for name in trees if find_plan(pilot.analysis, name) is not None]
+    cost = {name: TreeExpectation().evaluations(pilot.analysis._replace(wanted=frozenset([name]))) for name in found}
+    return [name for name in found if cost[name] <= _MOST_EVALUATIONS]

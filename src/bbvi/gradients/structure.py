@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
+from bbvi.gradients.forests import find_forests
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.joint import Block, num_coordinates, why_not
 
@@ -25,10 +26,10 @@ _MOST_PARENTS = 8
 
 def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     """Choose which latents share a factor of q, from what shares terms with what and from sizes alone."""
-    problem, smooth = analysis.problem, smooth_latents(analysis)
+    problem, smooth, found = analysis.problem, smooth_latents(analysis), find_forests(analysis)
     names = [name for name, latent in problem.globals.items() if name in smooth and not why_not(latent)]
     if not names:
-        return ()
+        return tuple(found)
     sizes = {name: num_coordinates(problem.globals[name]) for name in names}
     factors = [int(np.prod(problem.shape(name))) for name in names]
     reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), factors), strict=True))
@@ -36,7 +37,6 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     linked = np.isin(names, _read_with_locals(analysis))
     read = np.column_stack([np.array(shares, int), linked])
     _, component = connected_components(read @ read.T > 0)
-    found = []
     for number in range(max(component) + 1):
         own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
         # nothing is joined that does not share a term

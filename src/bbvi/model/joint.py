@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.families import FullRank, Joined, JointNormal
+from bbvi.families import CodeVectors, FullRank, Joined, JointNormal, Tree
 from bbvi.families.charts import AbstractChart, vectors
 from bbvi.model.latents import Latent
 
@@ -22,11 +22,14 @@ class Block(NamedTuple):
     The first `parents` of them set the scales of the others, too: the logarithm of the standard deviation of each other number,
     given those before it, is linear in them. If only the first `core` of them are in the core, the numbers of the others depend on
     those of the core alone.
+
+    A `forest` makes it a Markov tree over one discrete latent, instead: of each of its numbers the position of its parent, or -1.
     """
 
     names: tuple[str, ...]
     parents: int = 0
     core: int | None = None
+    forest: tuple[int, ...] | None = None
 
 
 def as_blocks(joint: Any) -> tuple[Block, ...]:
@@ -34,7 +37,7 @@ def as_blocks(joint: Any) -> tuple[Block, ...]:
     if not isinstance(joint, (list, tuple)) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
     blocks = tuple(b if isinstance(b, Block) else Block(tuple(b)) for b in joint)
-    for names, parents, core in blocks:
+    for names, parents, core, _ in blocks:
         if not 0 <= parents <= (len(names) if core is None else core) <= len(names) or parents == len(names):
             raise ValueError(
                 f"joint=: of {names} at most {len(names) - 1} can be parents, and those in the core; got {parents}, {core}"
@@ -52,13 +55,13 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names in joint:
+    for names, *_, forest in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
         for name, latent in members.items():
-            _check_member(name, latent)
-        if sum(map(num_coordinates, members.values())) < 2:
+            _check_member(name, latent, forest)
+        if forest is None and sum(map(num_coordinates, members.values())) < 2:
             raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
         if len(names) > 1 and "+".join(names) in known:
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
@@ -66,8 +69,11 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     return blocks
 
 
-def _check_member(name: str, latent: Latent) -> None:
-    if why := why_not(latent):
+def _check_member(name: str, latent: Latent, forest: Sequence[int] | None) -> None:
+    if forest is not None:
+        if not latent.family.chart.is_discrete or latent.event or _size(latent) != len(forest):
+            raise ValueError(f"joint=: a forest of {len(forest)} numbers is not one over {name!r}, {latent}")
+    elif why := why_not(latent):
         raise ValueError(f"joint=: {name!r} {why}")
 
 
@@ -107,7 +113,21 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 
+def tree_over(chart: AbstractChart, parents: Sequence[int]) -> Tree:
+    """Return the family of Markov trees over numbers on a chart of few values."""
+    values = chart.values()
+    assert values is not None
+    return Tree(CodeVectors(len(values), len(parents)), tuple(parents))
+
+
+def _as_tree(latent: Latent, forest: Sequence[int]) -> Latent:
+    init = None if latent.init is None else np.broadcast_to(np.asarray(latent.init), _shape(latent)).ravel()
+    return Latent(latent.support, (), latent.chart, tree_over(latent.chart, forest), None, init)
+
+
 def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
+    if block.forest is not None:
+        return _as_tree(*members.values(), block.forest)
     charts = [_chart(latent) for latent in members.values()]
     init = None
     if any(latent.init is not None for latent in members.values()):

@@ -32,7 +32,8 @@ class _InFactors:
         self.factors = {part: in_blocks(own, self.blocks, self.structure) for part, own in parts.items()}
 
     def _listed(self, latents: dict[str, Latent]) -> str:
-        joined = {name: f"{x.support}{x.shape} ~ FullRank" for own in self.blocks.values() for name, x in own.items()}
+        kinds = [("FullRank" if block.forest is None else "MarkovTree", block.names) for block in self.structure]
+        joined = {name: f"{latents[name].support}{latents[name].shape} ~ {kind}" for kind, own in kinds for name in own if name in latents}
         return ", ".join(f"{name}: {joined.get(name, latent)}" for name, latent in latents.items())
 
 

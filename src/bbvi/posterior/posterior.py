@@ -166,7 +166,12 @@ class Posterior:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
         found = {name: probabilities(x, self._rows(name, groups)) for name, x in self._problem.latents.items()}
         why = "{name!r} is {support}: it has no finite list of values; use mean() or quantile()"
-        return self._table({name: value for name, value in found.items() if value is not None}, why, groups)
+        blocks = self.model.blocks
+        # the numbers of a block stand on the last axis while it is taken apart
+        last = {n: np.moveaxis(p, -1, 0) if n in blocks else p for n, p in found.items() if p is not None}
+        table = self._table(last, why, groups)
+        table.update({n: np.moveaxis(table[n], 0, -1) for block in blocks if block in last for n in blocks[block]})
+        return table
 
     def log_prob(self, z: dict[str, Any]) -> Float[Array, ""]:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""

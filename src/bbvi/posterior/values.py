@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
+from bbvi.families import Tree
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
@@ -113,6 +114,8 @@ def of_draws(x: np.ndarray) -> SimpleNamespace:
 
 def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
     """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
+    if isinstance(latent.family, Tree):
+        return latent.family.probabilities(params)
     if "logits" not in params or latent.support not in ("binary", "categorical", "one_hot"):
         return None
     if latent.support == "binary":
@@ -124,7 +127,7 @@ def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
 def central_value(latent: Latent, params: Any, mean: Any) -> Array:
     """Return a central value of a latent: its mean, or its most probable category."""
     if latent.support == "categorical":
-        return jnp.argmax(params["logits"], -1)
+        return jnp.argmax(jnp.asarray(probabilities(latent, params)), -1)
     if latent.support == "one_hot":
         return jax.nn.one_hot(jnp.argmax(jnp.asarray(mean), -1), *latent.event, dtype=int)
     if latent.family.chart.is_discrete:

@@ -147,3 +147,38 @@ def test_a_hidden_markov_chain_gets_its_posterior_by_default(log_joint, latent):
     log_p, outcomes = enumerated(model, Y, 5, 2)
     np.testing.assert_allclose(posterior.probs()["s"], marginals(log_p, outcomes, 2), atol=1e-4)
     assert abs(float(posterior.elbo(1000)) - np.log(evidence(model, Y, outcomes))) < 1e-3
+
+
+# ---- what is impossible ---------------------------------------------------------------------------------------------
+
+
+def left_to_right(z, y):
+    """States that never go back, and begin in the first."""
+    with np.errstate(divide="ignore"):
+        log_p = jnp.asarray(np.log([[0.7, 0.3, 0.0], [0.0, 0.6, 0.4], [0.0, 0.0, 1.0]]))
+        log_start = jnp.asarray(np.log([1.0, 0.0, 0.0]))
+    means = jnp.array([0.0, 1.0, 2.0]) if "mu" not in z else z["mu"]
+    prior = dist.Normal(0, 3).log_prob(z["mu"]).sum() if "mu" in z else 0.0
+    s = z["s"]
+    return prior + log_start[s[0]] + log_p[s[:-1], s[1:]].sum() + dist.Normal(means[s], 0.7).log_prob(y).sum()
+
+
+def test_forbidden_moves_are_ruled_out_exactly_and_from_the_start():
+    model = bbvi.Model(left_to_right, s=bbvi.categorical(3, 5))
+    start = bbvi.fit(model, Y, stop=bbvi.Budget(steps=0))
+    assert np.isfinite(float(start.elbo(1000)))
+    posterior = bbvi.fit(model, Y)
+    log_p, outcomes = enumerated(model, Y, 5, 3)
+    assert posterior.converged and np.isneginf(log_p).any()
+    np.testing.assert_array_equal(np.isneginf(jax.vmap(posterior.log_prob)({"s": outcomes})), np.isneginf(log_p))
+    np.testing.assert_allclose(posterior.probs()["s"], marginals(log_p, outcomes, 3), atol=1e-4)
+    assert float(posterior.history["setbacks"].sum()) == 0
+
+
+def test_forbidden_moves_beside_unknown_means():
+    model = bbvi.Model(left_to_right, s=bbvi.categorical(3, 5), mu=bbvi.real(3))
+    posterior = bbvi.fit(model, Y)
+    assert posterior.converged and np.isfinite(posterior.params["s"]["logits"]).all()
+    np.testing.assert_array_equal(posterior.probs()["s"][0], [1, 0, 0])
+    states = posterior.sample(500)["s"]
+    assert (np.diff(states, axis=1) >= 0).all() and (states[:, 0] == 0).all()

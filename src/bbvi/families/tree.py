@@ -172,6 +172,12 @@ class Tree(AbstractFamily):
         logits = self._upwards(pass_up, potentials)
         return jnp.where(logits < NEVER / 2, NEVER, jnp.maximum(logits, _LEAST))
 
+    def without(self, logits: Array, never: Array) -> Array:
+        """Rule these values given their parents out, of any number of factors, and with them what leads to nothing else."""
+        potentials = jnp.where(never, NEVER, log_softmax(logits))
+        flat = jax.jit(jax.vmap(self.normalised))(potentials.reshape(-1, *potentials.shape[-3:]))
+        return flat.reshape(potentials.shape)
+
     def marginals(self, params):
         if self.chart.num_values > 2:
             raise NotImplementedError("codes of categories have no moments")

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,19 @@ from jax.nn import log_softmax
 from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import Analysis
-from bbvi.draws.draws import MonteCarlo, cut_samples, only_counted
+from bbvi.draws.batch import Batch
+from bbvi.draws.draws import AbstractDraws, MonteCarlo, cut_samples, only_counted
 from bbvi.draws.layout import lay_out
 from bbvi.families import Tree
+from bbvi.families.abstract import Lambda
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import sum_chunks
 from bbvi.gradients.tree_sums import Plan, plan_of
 from bbvi.model.problem import Terms, total
-from bbvi.numerics.xla import materialise
+from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import for_one_run, materialise, program
+
+_TRIALS = 4  # draws of the other latents at all of which log p is -inf, if a value is impossible
 
 
 class TreeExpectation(AbstractGradient):
@@ -52,33 +57,74 @@ class TreeExpectation(AbstractGradient):
         return sum(plan.num_turns * family.chart.num_values**2 for family, plan in trees)
 
     def estimate(self, analysis, params, data, batch, *, draws, key, buffers=None):
-        trees = {name: _Sums(analysis, name, params[name]["logits"]) for name in _names(analysis)}
-        exact = all(tree.is_exact for tree in trees.values())
-        cut = cut_samples(MonteCarlo(1) if exact else draws, analysis.floats_per_draw)
-        layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
-
-        def visit(samples: Array, counts: Array | None) -> tuple[dict[str, Array], Float[Array, " samples"]]:
-            u = {name: layout.drawn(name, samples) for name in layout.tables}
-            beta, logs = layout.global_values(u, samples)
-
-            def terms(moved: dict[str, Array], wanted: Sequence[str]) -> Terms:
-                def some(values: Any, logs: Any) -> Terms:
-                    made = analysis.blankets.prior.at_samples(values, data, len(samples), logs)
-                    return {term: made[term] for term in wanted}
-
-                return materialise(layout.on, some, beta | moved, logs)
-
-            found = {name: tree(terms, beta[name], counts) for name, tree in trees.items()}
-            # the expectation over one of the trees is exact, and the entropy of all
-            elbo = next(iter(found.values()))[1]
-            log_q = {name: layout.total_log_q(name, u[name]) for name in layout.tables if name not in layout.fitted}
-            return {name: rewards for name, (rewards, _) in found.items()}, layout.less_log_q(elbo, log_q)
-
-        rewards, elbo, error = sum_chunks(cut, visit)
-        gradient = {name: {"logits": tree.gradient(rewards[name] / cut.num)} for name, tree in trees.items()}
+        trees, sums, elbo, error = _expected(analysis, params, data, batch, draws=draws, key=key)
+        gradient = {name: {"logits": tree.gradient(sums[name])} for name, tree in trees.items()}
         fisher = {"globals": {name: {"logits": tree.squared_score()} for name, tree in trees.items()}, "rows": {}}
-        elbo = elbo + sum(tree.entropy() for tree in trees.values())
         return Estimate(gradient, {}, fisher, elbo, error, jnp.int32(0))
+
+
+class _Expected(NamedTuple):
+    """The trees of a step, the expected sums of terms at their values, and the ELBO with its error."""
+
+    trees: "dict[str, _Sums]"
+    sums: dict[str, Array]
+    elbo: Array
+    error: Array
+
+
+def _expected(
+    analysis: Analysis, params: Lambda, data: Any, batch: Batch | None, *, draws: AbstractDraws, key: Key
+) -> _Expected:
+    """Evaluate the terms at all values of single numbers and of pairs, at draws of the other latents."""
+    trees = {name: _Sums(analysis, name, params[name]["logits"]) for name in _names(analysis)}
+    exact = all(tree.is_exact for tree in trees.values())
+    cut = cut_samples(MonteCarlo(1) if exact else draws, analysis.floats_per_draw)
+    layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
+
+    def visit(samples: Array, counts: Array | None) -> tuple[dict[str, Array], Float[Array, " samples"]]:
+        u = {name: layout.drawn(name, samples) for name in layout.tables}
+        beta, logs = layout.global_values(u, samples)
+
+        def terms(moved: dict[str, Array], wanted: Sequence[str]) -> Terms:
+            def some(values: Any, logs: Any) -> Terms:
+                made = analysis.blankets.prior.at_samples(values, data, len(samples), logs)
+                return {term: made[term] for term in wanted}
+
+            return materialise(layout.on, some, beta | moved, logs)
+
+        found = {name: tree(terms, beta[name], counts) for name, tree in trees.items()}
+        # the expectation over one of the trees is exact, and the entropy of all
+        elbo = next(iter(found.values()))[1]
+        log_q = {name: layout.total_log_q(name, u[name]) for name in layout.tables if name not in layout.fitted}
+        return {name: sums for name, (sums, _) in found.items()}, layout.less_log_q(elbo, log_q)
+
+    sums, elbo, error = sum_chunks(cut, visit)
+    elbo = elbo + sum(tree.entropy() for tree in trees.values())
+    return _Expected(trees, {name: leaf / cut.num for name, leaf in sums.items()}, elbo, error)
+
+
+def without_impossible(analysis: Analysis, params: Lambda, data: Any, key: Key) -> Lambda:
+    """Take values and pairs that log p rules out, where it is -inf whatever the other latents, out of the Markov trees."""
+    latents = analysis.problem.globals.items()
+    names = [n for n, latent in latents if isinstance(latent.family, Tree) and find_plan(analysis, n) is not None]
+    if not names:
+        return params
+    own = analysis._replace(wanted=frozenset(names))
+
+    def impossible(params: Lambda, data: Any, key: Key) -> dict[str, Array]:
+        def one(number: Array) -> dict[str, Array]:
+            return _expected(own, params, data, None, draws=MonteCarlo(1), key=fold(key, "possible", number)).sums
+
+        found = jax.lax.map(one, jnp.arange(_TRIALS, dtype=jnp.uint32))
+        return {name: jnp.all(jnp.isneginf(leaf), 0) for name, leaf in found.items()}
+
+    new = dict(params)
+    for name, never in program(impossible, **for_one_run())(params, data, key).items():
+        logits = params[name]["logits"]
+        never = never.reshape(logits.shape)
+        if bool(never.any()):
+            new[name] = {"logits": _forest(analysis, name).without(logits, never)}
+    return new
 
 
 class _Sums:

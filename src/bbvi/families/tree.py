@@ -167,7 +167,9 @@ class Tree(AbstractFamily):
         def pass_up(own: Array, below: Array) -> tuple[Array, Array]:
             own = own + below
             message = jax.nn.logsumexp(own, -1)
-            return own - message[:, None], message
+            # only differences matter, and sums stay small without what is common; where nothing is possible, that goes on
+            common = jnp.max(message)
+            return own - message[:, None], message - jnp.where(common < NEVER / 2, 0, common)
 
         logits = self._upwards(pass_up, potentials)
         return jnp.where(logits < NEVER / 2, NEVER, jnp.maximum(logits, _LEAST))

@@ -49,7 +49,9 @@ def test_a_tree_alone_has_its_exact_gradient_and_elbo_from_one_draw(forest):
     log_p = np.asarray(jax.vmap(model.log_joint)(jax.tree.map(jnp.asarray, model.outcomes())), np.float64)
     assert abs(float(estimate.elbo) - (q * (log_p - np.log(q))).sum()) < 1e-5
     family = model.problem.latents["s"].family
-    scores = jax.vmap(jax.grad(family.log_prob), (None, 0))(model.params["globals"]["s"], jnp.asarray(model.outcomes()["s"]))
+    scores = jax.vmap(jax.grad(family.log_prob), (None, 0))(
+        model.params["globals"]["s"], jnp.asarray(model.outcomes()["s"])
+    )
     squares = np.einsum("n,n...->...", q, np.asarray(scores["logits"], np.float64) ** 2)
     np.testing.assert_allclose(estimate.fisher["globals"]["s"]["logits"], squares, atol=1e-6)
 

@@ -44,7 +44,9 @@ def test_it_answers_by_latent():
     summary = posterior.summary()
     assert list(summary.index[-2:]) == ["s[4]", "s[5]"] and summary.loc["s[5]", "mode"] == 1
     assert posterior.to_arviz(50)["posterior"]["s"].shape == (1, 50, 6)
-    assert "MarkovTree" in repr(bbvi.explain(model(), Y, posterior)) and "TreeExpectation()" in repr(bbvi.explain(model(), Y, posterior))
+    assert "MarkovTree" in repr(bbvi.explain(model(), Y, posterior)) and "TreeExpectation()" in repr(
+        bbvi.explain(model(), Y, posterior)
+    )
     assert np.isfinite(float(posterior.khat(1000)))
 
 

@@ -134,7 +134,12 @@ class _Sums:
     """
 
     def __init__(self, analysis: Analysis, name: str, logits: Array):
-        self.name, self._plan, self._family, self._shape = name, _plan(analysis, name), _forest(analysis, name), logits.shape
+        self.name, self._plan, self._family, self._shape = (
+            name,
+            _plan(analysis, name),
+            _forest(analysis, name),
+            logits.shape,
+        )
         scope = analysis.blankets.prior
         self._others = [term for term in scope.shapes if term not in self._plan.cliques]
         #: whether no draw is used
@@ -164,7 +169,15 @@ class _Sums:
         return (pairs + singles[:, None]).reshape(-1, *self._shape[-3:]), samples
 
     def _step(
-        self, terms: Any, drawn: Array, counts: Array | None, shape: Any, turn: int, wanted: Sequence[str], carry: Any, values: Array
+        self,
+        terms: Any,
+        drawn: Array,
+        counts: Array | None,
+        shape: Any,
+        turn: int,
+        wanted: Sequence[str],
+        carry: Any,
+        values: Array,
     ) -> tuple[Any, None]:
         """Add the terms with the even numbers of all trees of this turn at one value, and the odd ones at another."""
         (pairs, singles), samples = carry

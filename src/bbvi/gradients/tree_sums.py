@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 def plan_of(parents: tuple[int, ...], reads: Mapping[str, sparse.csr_array | None]) -> Plan | None:
     """Plan the evaluations for these numbers, which terms read as told; None if a term reads two of a tree that are no neighbours."""
-    order, depth = in_order(parents)
+    _, depth = in_order(parents)
     above, numbers = np.array(parents), np.arange(len(parents))
     inner = numbers[above >= 0]
     links = sparse.csr_array((np.ones(len(inner)), (inner, above[inner])), (len(numbers),) * 2)

@@ -127,7 +127,7 @@ def _as_tree(latent: Latent, forest: Sequence[int]) -> Latent:
 
 def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
     if block.forest is not None:
-        return _as_tree(*members.values(), block.forest)
+        return _as_tree(next(iter(members.values())), block.forest)
     charts = [_chart(latent) for latent in members.values()]
     init = None
     if any(latent.init is not None for latent in members.values()):

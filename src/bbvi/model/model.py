@@ -33,7 +33,12 @@ class _InFactors:
 
     def _listed(self, latents: dict[str, Latent]) -> str:
         kinds = [("FullRank" if block.forest is None else "MarkovTree", block.names) for block in self.structure]
-        joined = {name: f"{latents[name].support}{latents[name].shape} ~ {kind}" for kind, own in kinds for name in own if name in latents}
+        joined = {
+            name: f"{latents[name].support}{latents[name].shape} ~ {kind}"
+            for kind, own in kinds
+            for name in own
+            if name in latents
+        }
         return ", ".join(f"{name}: {joined.get(name, latent)}" for name, latent in latents.items())
 
 

@@ -29,9 +29,10 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     """
     header, arrays = read(path, "posterior")
     if getattr(model, "is_open", False):
-        model = structured(model, [
-            Block(*(tuple(x) if isinstance(x, list) else x for x in block)) for block in header.get("structure", ())
-        ])
+        model = structured(
+            model,
+            [Block(*(tuple(x) if isinstance(x, list) else x for x in block)) for block in header.get("structure", ())],
+        )
     check_same_model(path, header["model"], model)
     tree = unflatten(arrays)
     problem = Problem(model, header["padded"], header["num_groups"])

@@ -13,6 +13,7 @@ import scipy.sparse as sparse
 from scipy.sparse.csgraph import connected_components
 
 from bbvi.blankets.colouring import colour
+from bbvi.blankets.patterns import pairs_of
 from bbvi.families.tree import in_order
 
 
@@ -50,7 +51,7 @@ def plan_of(parents: tuple[int, ...], reads: Mapping[str, sparse.csr_array | Non
     links = sparse.csr_array((np.ones(len(inner)), (inner, above[inner])), (len(numbers),) * 2)
     _, tree = connected_components(links, directed=False)
     pairs: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-    trees_read = []
+    trees_read, sizes = [], {}
     for term, read in reads.items():
         if read is None:
             return None
@@ -62,17 +63,17 @@ def plan_of(parents: tuple[int, ...], reads: Mapping[str, sparse.csr_array | Non
         if np.any(above[columns[1:][same]] != columns[:-1][same]):
             return None  # nor, of three, can all be neighbours
         last, second = np.append(~same, True)[: len(rows)], np.insert(same, 0, False)[: len(rows)]
+        sizes[term] = read.shape[0]
         pairs[term] = rows[last], columns[last], second[last]
-        touched = np.ones(last.sum(), bool), (rows[last], tree[columns[last]])
-        trees_read.append(sparse.csr_array(touched, (read.shape[0], int(tree.max()) + 1)))
+        trees_read.append(pairs_of(rows[last], tree[columns[last]], read.shape[:1], (int(tree.max()) + 1,)))
     of_trees = colour(sparse.csr_array(sparse.vstack(trees_read, format="csr")))
     turns = of_trees[tree]
     cliques = {}
     for term, (rows, columns, second) in pairs.items():
-        own = []
+        own, size = [], sizes[term]
         for turn in range(int(turns.max()) + 1):
             mine = turns[columns] == turn
-            child, with_parent = np.full(reads[term].shape[0], -1), np.zeros(reads[term].shape[0], bool)  # type: ignore[union-attr]
+            child, with_parent = np.full(size, -1), np.zeros(size, bool)
             child[rows[mine]], with_parent[rows[mine]] = columns[mine], second[mine]
             own.append(Cliques(child, with_parent))
         cliques[term] = tuple(own)

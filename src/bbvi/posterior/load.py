@@ -29,10 +29,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
     """
     header, arrays = read(path, "posterior")
     if getattr(model, "is_open", False):
-        model = structured(
-            model,
-            [Block(*(tuple(x) if isinstance(x, list) else x for x in block)) for block in header.get("structure", ())],
-        )
+        model = structured(model, [Block(*map(_as_tuple, block)) for block in header.get("structure", ())])
     check_same_model(path, header["model"], model)
     tree = unflatten(arrays)
     problem = Problem(model, header["padded"], header["num_groups"])
@@ -50,3 +47,7 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
         without_data=header["has_data"] and data is None, outcome=Outcome(header["outcome"]), stopped=header["stopped"],
         estimators=header["estimators"], khat=Khat(**header["khat"]) if header.get("khat") else None,
     )  # fmt: skip
+
+
+def _as_tuple(entry: Any) -> Any:
+    return tuple(entry) if isinstance(entry, list) else entry

@@ -16,6 +16,7 @@ from bbvi.blankets.analysis import analyse
 from bbvi.diagnostics.moments import full_gradient
 from bbvi.draws.batch import Batch, by_bucket
 from bbvi.draws.draws import AbstractDraws
+from bbvi.families import Tree
 from bbvi.model.groups import AbstractGroups, Cohort
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
@@ -207,8 +208,31 @@ def matches():
     return model, {**rows, "y": jnp.array([[0.2, 1.4], [-0.5, 0.9], [1.8, 0.1]])}
 
 
+def tree():
+    """A tree of three numbers with three values beside a fourth of its own, and a bit that weighs one pair."""
+    table = jnp.array([[0.9, -0.4, 0.2], [0.1, 0.6, -1.1], [-0.3, 0.8, 0.5]])
+
+    def log_joint(z, field):
+        s = z["s"]
+        pairs = jnp.stack([table[s[0], s[1]], table[s[1], s[2]] * (0.5 + z["b"])])
+        return {"field": field * s * (1.0 + s), "pairs": pairs, "b": 0.4 * z["b"]}
+
+    latents = {"s": bbvi.categorical(3, 4, q=bbvi.MarkovTree([1, -1, 1, -1])), "b": bbvi.binary()}
+    return bbvi.Model(log_joint, **latents), jnp.array([0.4, -0.3, 0.1, 0.2])
+
+
+def two_chains():
+    """Two chains of two bits that share a term at each place."""
+
+    def log_joint(z, field):
+        s = z["s"]
+        return {"field": field * s, "along": 0.9 * (s[:, 1] == s[:, 0]), "across": 0.7 * s[0] * s[1]}
+
+    return bbvi.Model(log_joint, s=bbvi.binary(2, 2, q=bbvi.MarkovTree())), jnp.array([[0.4, -0.3], [0.8, -0.6]])
+
+
 FLAT = {
-    "chain": chain, "categories": categories, "counts": counts, "bounded": bounded,
+    "tree": tree, "two_chains": two_chains, "chain": chain, "categories": categories, "counts": counts, "bounded": bounded,
     "scanned_chain": scanned_chain, "walk": walk, "by_hand": by_hand,
 }  # fmt: skip
 HIERARCHICAL = {"groups": groups, "ragged_groups": ragged_groups, "ratings": ratings, "matches": matches}
@@ -224,7 +248,7 @@ class Exact:
         self.model = model
         self.problem, self.data, self.groups = bind(model, data)
         self.analysis = analyse(self.problem, self.data, self.groups)
-        start = bbvi.fit(model, data, stop=bbvi.Budget(steps=0), seed=3)
+        start = bbvi.fit(model, data, gradient=bbvi.Score(), stop=bbvi.Budget(steps=0), seed=3)
         self.params = start._params
         self.posterior = start
         self.lengths = own_lengths(self.groups)
@@ -232,6 +256,8 @@ class Exact:
     def values(self, name: str) -> np.ndarray:
         """The values a factor of this latent can take, until less than 1e-12 of q is left."""
         latent = self.problem.latents[name]
+        if isinstance(latent.family, Tree):
+            return np.array(list(itertools.product(range(latent.family.chart.num_values), repeat=latent.event[0])))
         if latent.support == "one_hot":
             return np.eye(*latent.event, dtype=np.int32)
         if latent.support == "binary":

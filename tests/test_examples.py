@@ -36,6 +36,14 @@ def test_gamma_poisson_has_the_exact_rates():
     np.testing.assert_allclose(posterior.sd()["rate"], sd[2:], rtol=0.1)
 
 
+def test_earthquakes_come_in_calm_and_busy_years():
+    module = example("hmm")
+    posterior = module.main()
+    assert posterior.converged
+    # by maximum likelihood with three states: 13.1, 19.7, 29.7 (Zucchini and MacDonald 2009)
+    np.testing.assert_allclose(np.sort(posterior.mean()["rate"]), [13.1, 19.7, 29.7], rtol=0.06)
+
+
 @pytest.mark.slow
 def test_mixture_finds_the_components():
     module = example("mixture")

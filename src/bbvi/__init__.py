@@ -3,7 +3,15 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bbvi.families import AbstractCovariance, AbstractFamily, AbstractLaw, FullRank, LowRank, SparsePrecision
+from bbvi.families import (
+    AbstractCovariance,
+    AbstractFamily,
+    AbstractLaw,
+    FullRank,
+    LowRank,
+    MarkovTree,
+    SparsePrecision,
+)
 from bbvi.families.gamma_e import GammaE
 from bbvi.model.declare import (
     binary,
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
     from bbvi.gradients.local_expectation import LocalExpectation
     from bbvi.gradients.pathwise import Pathwise
     from bbvi.gradients.score import Score
+    from bbvi.gradients.tree_expectation import TreeExpectation
     from bbvi.gradients.values_and_paths import ValuesAndPaths
     from bbvi.model.opaque.clusters import on_dask, on_ray
     from bbvi.numerics.address import AbstractNet
@@ -57,15 +66,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AbstractChoice", "AbstractControlVariate", "AbstractCovariance", "AbstractDraws", "AbstractFamily", "AbstractGradient",
-    "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce", "Auto", "Budget",
-    "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel", "LeaveOneOut",
-    "LocalExpectation", "LowRank", "Model", "MonteCarlo", "Outcome", "ParameterChange",
-    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "adagrad", "binary", "categorical", "count",
-    "explain", "fit", "from_numpyro", "from_pymc", "gradient_moments", "interval", "iterate", "iterate_metropolis",
-    "load",
-    "metropolis_hastings", "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque",
-    "ordered", "positive", "predict", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
+    "AbstractChoice", "AbstractControlVariate", "AbstractCovariance", "AbstractDraws", "AbstractFamily",
+    "AbstractGradient", "AbstractKernel", "AbstractLaw", "AbstractNet", "AbstractStop", "AdaptiveDraws", "AllAtOnce",
+    "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel",
+    "LeaveOneOut", "LocalExpectation", "LowRank", "MarkovTree", "Model", "MonteCarlo", "Outcome", "ParameterChange",
+    "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "SparsePrecision", "TreeExpectation",
+    "ValuesAndPaths", "adagrad", "binary", "categorical", "count", "explain", "fit", "from_numpyro", "from_pymc",
+    "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
+    "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque", "ordered",
+    "positive", "predict", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
     "stream", "unit_interval",
 ]  # fmt: skip
 
@@ -79,6 +88,7 @@ _LATER = {
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",
     "gradients.control_variates": "AbstractControlVariate CrossFit LeaveOneOut PlugIn",
     "gradients.local_expectation": "LocalExpectation", "gradients.pathwise": "Pathwise", "gradients.score": "Score",
+    "gradients.tree_expectation": "TreeExpectation",
     "gradients.values_and_paths": "ValuesAndPaths",
     "model.opaque.clusters": "on_dask on_ray", "numerics.address": "AbstractNet", "posterior.outcome": "Outcome", "posterior.posterior": "Posterior", "posterior.load": "load", "posterior.predictions": "predict",
     "sampling.mixing": "mixing", "sampling.sample": "iterate_metropolis metropolis_hastings metropolis_within_gibbs",

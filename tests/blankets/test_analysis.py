@@ -33,7 +33,7 @@ def discrete():
         CALLS["log_joint"] += 1
         return (z["bits"] * y).sum() - jnp.where(z["bits"][1:] == z["bits"][:-1], 0.2, 0.5).sum()
 
-    return bbvi.Model(log_joint, bits=bbvi.binary(4)), Y
+    return bbvi.Model(log_joint, joint=(), bits=bbvi.binary(4)), Y
 
 
 def mixed():

@@ -143,7 +143,7 @@ def test_discrete_latents_by_the_score_take_adagrad():
     def grid(z, _):
         return {"field": field * z["x"], "pairs": 0.8 * (z["x"][1:] == z["x"][:-1])}
 
-    exact = bbvi.fit(bbvi.Model(grid, x=bbvi.binary(12)))
+    exact = bbvi.fit(bbvi.Model(grid, joint=(), x=bbvi.binary(12)))
     opaque = bbvi.fit(
         bbvi.Model(bbvi.opaque(lambda z, _: {k: np.asarray(v) for k, v in grid(z, None).items()}), x=bbvi.binary(12)),
         stop=bbvi.Budget(steps=300),

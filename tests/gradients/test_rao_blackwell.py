@@ -21,7 +21,7 @@ def chain_of_eight():
 
         return jax.lax.scan(step, (jnp.int32(0), 0.0), (z["x"], bias))[0][1]
 
-    return bbvi.Model(log_joint, x=bbvi.binary(8)), jnp.linspace(-1.0, 1.0, 8)
+    return bbvi.Model(log_joint, joint=(), x=bbvi.binary(8)), jnp.linspace(-1.0, 1.0, 8)
 
 
 def walk_of_eight():
@@ -31,7 +31,7 @@ def walk_of_eight():
         prior = dist.Bernoulli(0.4).log_prob(z["z"]).sum()
         return prior + dist.Normal(jnp.cumsum(z["z"]).astype(float), 1.0).log_prob(y).sum()
 
-    return bbvi.Model(log_joint, z=bbvi.binary(8)), jnp.arange(8) * 0.45
+    return bbvi.Model(log_joint, joint=(), z=bbvi.binary(8)), jnp.arange(8) * 0.45
 
 
 MODELS = {

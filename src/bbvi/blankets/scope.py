@@ -26,6 +26,7 @@ from bbvi.blankets.read_sets import MOST_PAIRS, everything, matrix, num_pairs
 from bbvi.blankets.reads import Lost, reads
 from bbvi.blankets.terms import SplitTerms
 from bbvi.blankets.trace import AtSamples, Trace, is_array
+from bbvi.families import Tree
 from bbvi.families.charts import Counts
 from bbvi.model.latents import Latent
 from bbvi.model.model import Values
@@ -76,6 +77,8 @@ class Scope(NamedTuple):
     indices: Callable[[Any], list[Array]]
     shapes: dict[str, tuple[int, ...]]
     lost: list[Lost]
+    #: by latent with a Markov tree as q and array of terms, which of its numbers each element reads; None if that is not known
+    numbers: Mapping[str, Mapping[str, sparse.csr_array | None]]
 
     @property
     def latents(self) -> Mapping[str, Latent]:
@@ -198,6 +201,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     lost = [*found.lost, *(Lost(line, _MAY_WRAP) for line in terms.may_wrap)]
     patterns: dict[str, dict[str, AbstractPattern]] = {}
     look_ups: dict[str, dict[str, LookedUp]] = {}
+    numbers: dict[str, dict[str, sparse.csr_array | None]] = {}
     for (term, shape), output in zip(shapes.items(), found.outputs, strict=True):
         if num_pairs(output) > MOST_PAIRS:
             output = everything([output], (1,))
@@ -209,6 +213,9 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
                 continue
             event, factor_shape = int(np.prod(problem.latents[name].event)), problem.shape(name)
             rows, columns = pairs[:, end - size : end].nonzero()
+            if isinstance(problem.latents[name].family, Tree) and (len(rows) or found.look_ups):
+                own = None if crowded or found.look_ups else pairs_of(rows, columns, shape, (size,))
+                numbers.setdefault(name, {})[term] = own
             # a vector, such as a Dirichlet's, is one factor of q
             direct = pairs_of(rows, columns // event, pairs.shape[:1], factor_shape)
             chosen = looked_up(shape, pairs, found.look_ups, leaf, factor_shape, event)
@@ -224,7 +231,7 @@ def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool
     function = AtSamples(found.closed, trace.names, list(shapes), fast_lgamma=fast_lgamma)
     shapes = {name: shapes[name] for name in terms.names}
     indices = functools.partial(chosen_elements, found.closed, found.look_ups, len(trace.names))
-    return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost)
+    return Scope(problem, of_groups, trace, terms, function, patterns, look_ups, indices, shapes, lost, numbers)
 
 
 def _bounds(latent: Latent) -> Interval | None:

@@ -177,6 +177,9 @@ def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:
 
 
 def _in_words(block: Block) -> str:
+    if block.forest is not None:
+        roots = block.forest.count(-1)
+        return f"{block.names[0]}, a number given its parent: {len(block.forest) - roots} pairs in {roots} trees"
     names, parents = ", ".join(block.names), block.names[: block.parents]
     found = names + (f"; the scales of the others depend on {', '.join(parents)}" if parents else "")
     if block.core is None:

@@ -27,3 +27,4 @@ from bbvi.families.per_value import Paired, PerValue
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
 from bbvi.families.sparse import Order, SparsePrecision
+from bbvi.families.tree import CodeVectors, MarkovTree, Tree

@@ -34,6 +34,7 @@ from bbvi.gradients.auto import AbstractChoice
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.structure import choose_structure
+from bbvi.gradients.tree_expectation import without_impossible
 from bbvi.model.groups import Stream
 from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel, Model, structured
@@ -170,6 +171,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     params = starting_params(problem, key)
     if settings.start is not None:
         params = warm_start(model, params, settings.start, "start", ("globals", "locals"))
+    params["globals"] = without_impossible(analysis, params["globals"], flat, key)
     if settings.hold is not None:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")

@@ -13,6 +13,8 @@ from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 
 _LEAST_DRAWS, _LEAST_STEPS = 2_000, 10
+#: Fisher information of a discrete factor that hardly draws other values
+SATURATED = 0.01
 #: parameters; where there are more, rows of locals are left alone
 _MOST_UNKNOWNS = 20_000
 
@@ -65,9 +67,14 @@ class Probe:
 
     @functools.cached_property
     def unit(self) -> np.ndarray:
-        """What a vector's elements are multiplied by; 0 for parameters that nothing depends on."""
-        fisher = _vector(self.fisher)
-        return np.where(fisher > 0, 1 / np.sqrt(np.where(fisher > 0, fisher, 1)), 0)
+        """What a vector's elements are multiplied by; 0 for parameters that nothing depends on, or hardly any draw.
+
+        Of a discrete latent that is a value given up: no step in these units is small.
+        """
+        fisher, latents = _vector(self.fisher), self.fit.loop.analysis.problem.latents
+        discrete = [name for name, latent in latents.items() if latent.family.chart.is_discrete]
+        seen = fisher > np.where(np.isin(self.names(), discrete), SATURATED, 0)
+        return np.where(seen, 1 / np.sqrt(np.where(seen, fisher, 1)), 0)
 
     def elbos(self, at: np.ndarray, steps: int, *words: str | int) -> np.ndarray:
         """Estimate the ELBO there in each of so many steps; -inf in all if one was not finite."""

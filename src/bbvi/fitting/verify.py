@@ -18,7 +18,7 @@ import numpy as np
 from bbvi.families import PerValue
 from bbvi.fitting.converged import toward
 from bbvi.fitting.loop import State
-from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
+from bbvi.fitting.probe import SATURATED, Fit, Gain, Params, Probe, gain_of
 from bbvi.model.latents import Latent
 
 _VECTORS, _RIDGES, _FLAT = 120, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
@@ -26,7 +26,6 @@ _GROUPS_TO_COMPARE = 500
 _SETTLE = 100  # steps after which what is left of a random move points along ridges
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
-_SATURATED = 0.01  # Fisher information of a discrete factor that hardly draws other values
 _BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _FEWEST_STEPS, _MOST_STEPS = 8, 3, 2, 3, 3, 100
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
@@ -95,7 +94,7 @@ def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
     for p, entry in entries.items():
         own = np.asarray(fisher[p])
         events = tuple(range(own.ndim - len(entry.raw_shape()), own.ndim))
-        sharp[p] = (own.max(events, keepdims=True) if events else own) < _SATURATED
+        sharp[p] = (own.max(events, keepdims=True) if events else own) < SATURATED
     if not any(np.any(where) for where in sharp.values()):
         return None
     reset = {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in entries}

@@ -17,12 +17,14 @@ import equinox as eqx
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
+from bbvi.families import Tree
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.slopes import smooth_latents
+from bbvi.gradients.tree_expectation import TreeExpectation, find_plan
 from bbvi.gradients.values_and_paths import ValuesAndPaths, num_moves, why_not
 from bbvi.model.groups import AbstractGroups
 
@@ -100,17 +102,17 @@ class Auto(AbstractChoice):
     """
 
     def candidates(self):
-        return LocalExpectation(), Pathwise(), ValuesAndPaths(), Score()
+        return LocalExpectation(), TreeExpectation(), Pathwise(), ValuesAndPaths(), Score()
 
     def check(self, draws):
         Score().check(draws)
 
     def first(self, pilot):
-        few, paired = _few_valued(pilot), _paired(pilot)
+        few, trees, paired = _few_valued(pilot), _trees(pilot), _paired(pilot)
 
         def best(name: str) -> AbstractGradient:
-            if name in paired:
-                return ValuesAndPaths()
+            if name in paired or name in trees:
+                return ValuesAndPaths() if name in paired else TreeExpectation()
             return LocalExpectation() if name in few else Pathwise() if name in pilot.smooth else Score()
 
         return Mixed(tuple((name, best(name)) for name in pilot.fitted))
@@ -153,3 +155,11 @@ def _few_valued(pilot: Pilot) -> list[str]:
         return []
     cost = LocalExpectation().evaluations(pilot.analysis._replace(wanted=frozenset(few)))
     return few if cost <= MOST_EVALUATIONS else []
+
+
+def _trees(pilot: Pilot) -> list[str]:
+    """Return the latents with a Markov tree that can be summed over at a bearable cost."""
+    trees = [name for name in pilot.fitted if isinstance(pilot.analysis.problem.latents[name].family, Tree)]
+    found = [name for name in trees if find_plan(pilot.analysis, name) is not None]
+    cost = {name: TreeExpectation().evaluations(pilot.analysis._replace(wanted=frozenset([name]))) for name in found}
+    return [name for name in found if cost[name] <= MOST_EVALUATIONS]

@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
+from bbvi.gradients.forests import find_forests
 from bbvi.gradients.pairs import find_pairs
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.gradients.sparsity import find_sparse
@@ -27,11 +28,12 @@ _MOST_PARENTS = 8
 
 def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     """Choose which latents share a factor of q, from what shares terms with what and from sizes alone."""
-    problem, smooth, pairs = analysis.problem, smooth_latents(analysis), find_pairs(analysis)
-    paired = {name for block in pairs for name in block.names}
-    names = [name for name, x in problem.globals.items() if name in smooth - paired and not why_not(x)]
+    problem, smooth = analysis.problem, smooth_latents(analysis)
+    found = [*find_pairs(analysis), *find_forests(analysis)]
+    taken = {name for block in found for name in block.names}
+    names = [name for name, x in problem.globals.items() if name in smooth - taken and not why_not(x)]
     if not names:
-        return pairs
+        return tuple(found)
     sizes = {name: num_coordinates(problem.globals[name]) for name in names}
     factors = [int(np.prod(problem.shape(name))) for name in names]
     reads = dict(zip(names, _by_latent(possible_reads(problem, names, analysis.scopes), factors), strict=True))
@@ -39,7 +41,6 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     linked = _read_with_locals(analysis)
     read = np.column_stack([np.array(shares, int), np.isin(names, linked)])
     _, component = connected_components(read @ read.T > 0)
-    found = list(pairs)
     for number in range(max(component) + 1):
         own = sorted((n for n, c in zip(names, component, strict=True) if c == number), key=lambda n: sizes[n])
         # nothing is joined that does not share a term

@@ -16,6 +16,7 @@ from bbvi.families import (
     Dirichlet,
     Gamma,
     JointNormal,
+    MarkovTree,
     Normal,
     OneHot,
     Poisson,
@@ -24,6 +25,7 @@ from bbvi.families import (
     resolve,
 )
 from bbvi.families.charts import agree, vectors
+from bbvi.model.joint import tree_over
 from bbvi.model.latents import Latent, Shape
 
 #: the entries along named axes, or how many there are
@@ -192,6 +194,13 @@ def _declare(
     if isinstance(q, AbstractCovariance):
         family: AbstractFamily = JointNormal(_vectors(support, shape, chart, type(q).__name__), q)
         shape = shape if chart.shape else shape[:-1]
+    elif isinstance(q, MarkovTree):
+        if chart.shape or chart.values() is None or not shape or isinstance(shape[-1], str):
+            raise ValueError(
+                f"bbvi.{support}: q=MarkovTree is over the last axis, of a fixed length, of binary or categorical latents; "
+                f"got the shape {shape}"
+            )
+        family, shape = tree_over(chart, q.over(int(shape[-1]))), shape[:-1]
     else:
         family = default if q is None else resolve(q, chart.num_categories)
         if not agree(family.chart, chart):

@@ -8,7 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.families import AbstractCovariance, FullRank, Joined, JointNormal, Order, SparsePrecision
+from bbvi.families import (
+    AbstractCovariance,
+    CodeVectors,
+    FullRank,
+    Joined,
+    JointNormal,
+    Order,
+    SparsePrecision,
+    Tree,
+)
 from bbvi.families.charts import AbstractChart, vectors
 from bbvi.model.latents import Latent
 from bbvi.model.paired import as_pair, check_pair, is_paired, join_pair, split_pair
@@ -25,6 +34,8 @@ class Block(NamedTuple):
     The first `parents` of them set the scales of the others, too: the logarithm of the standard deviation of each other number,
     given those before it, is linear in them. With a `core`, the precision is sparse (`bbvi.SparsePrecision`): of all numbers, in this
     `order` if not in that of the names, the first `core` are linked with all, and the others with those near them, in blocks of `width`.
+
+    A `forest` makes it a Markov tree over one discrete latent, instead: of each of its numbers the position of its parent, or -1.
     """
 
     names: tuple[str, ...]
@@ -32,10 +43,11 @@ class Block(NamedTuple):
     core: int | None = None
     width: int = 0
     order: tuple[int, ...] = ()
+    forest: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         own = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
-        own |= {"order": Order(self.order)} if self.order else {}
+        own |= {name: Order(own[name]) for name in ("order", "forest") if name in own}
         return f"Block({', '.join(f'{name}={value!r}' for name, value in own.items())})"
 
 
@@ -68,18 +80,18 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names, parents, core, *_ in structure:
+    for names, parents, core, _, _, forest in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
-        if is_paired(members):
+        if pair := forest is None and is_paired(members):
             check_pair(members)
             if parents or core is not None:
                 raise ValueError(f"joint=: {names} are paired element by element: these have no parents and no core")
         else:
             for name, latent in members.items():
-                _check_member(name, latent)
-        if not is_paired(members) and sum(map(num_coordinates, members.values())) < 2:
+                _check_member(name, latent, forest)
+        if forest is None and not pair and sum(map(num_coordinates, members.values())) < 2:
             raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
         if len(names) > 1 and "+".join(names) in known:
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
@@ -87,8 +99,11 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     return blocks
 
 
-def _check_member(name: str, latent: Latent) -> None:
-    if why := why_not(latent):
+def _check_member(name: str, latent: Latent, forest: Sequence[int] | None) -> None:
+    if forest is not None:
+        if not latent.family.chart.is_discrete or latent.event or _size(latent) != len(forest):
+            raise ValueError(f"joint=: a forest of {len(forest)} numbers is not one over {name!r}, {latent}")
+    elif why := why_not(latent):
         raise ValueError(f"joint=: {name!r} {why}")
 
 
@@ -128,7 +143,21 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 
+def tree_over(chart: AbstractChart, parents: Sequence[int]) -> Tree:
+    """Return the family of Markov trees over numbers on a chart of few values."""
+    values = chart.values()
+    assert values is not None
+    return Tree(CodeVectors(len(values), len(parents)), tuple(parents))
+
+
+def _as_tree(latent: Latent, forest: Sequence[int]) -> Latent:
+    init = None if latent.init is None else np.broadcast_to(np.asarray(latent.init), _shape(latent)).ravel()
+    return Latent(latent.support, (), latent.chart, tree_over(latent.chart, forest), None, init)
+
+
 def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
+    if block.forest is not None:
+        return _as_tree(next(iter(members.values())), block.forest)
     if is_paired(members):
         return as_pair(members)
     charts = [_chart(latent) for latent in members.values()]

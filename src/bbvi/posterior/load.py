@@ -11,7 +11,8 @@ from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import Problem
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.pareto import Khat
-from bbvi.posterior.posterior import Posterior, bind_again
+from bbvi.posterior.posterior import Posterior
+from bbvi.posterior.ratios import bind_again
 from bbvi.posterior.storage import check_same_model, read, unflatten
 
 

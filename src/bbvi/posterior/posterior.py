@@ -17,16 +17,16 @@ from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel
 from bbvi.model.origin import origin_of
 from bbvi.model.paired import in_order, is_paired
-from bbvi.model.problem import Problem, bind
+from bbvi.model.problem import Problem
 from bbvi.numerics.address import fold, seed_key
 from bbvi.posterior.khat import khat_of
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.pareto import Khat
 from bbvi.posterior.plot import plot_history
-from bbvi.posterior.ratios import Densities, Estimate, Ratios, from_samples
+from bbvi.posterior.ratios import Densities, Estimate, Ratios, bind_again, from_samples
 from bbvi.posterior.reweighted import Reweighted, reweight
 from bbvi.posterior.storage import describe, flatten, write
-from bbvi.posterior.values import Ragged, Table, log_q_of_latent, of_draws, probabilities, sample_latent
+from bbvi.posterior.values import Ragged, Table, log_q_of_latent, of_discrete, of_draws, probabilities, sample_latent
 from bbvi.posterior.verdict import verdict
 
 if TYPE_CHECKING:
@@ -168,10 +168,9 @@ class Posterior:
         """Return the probability of each value of binary, categorical and one-hot latents, on a last axis."""
         found = {}
         for name, latent in self._problem.latents.items():
-            value = probabilities(latent, self._rows(name, groups))
-            if value is not None:
-                pair = self.model.blocks.get(name)
-                found[in_order(pair)[0] if pair else name] = self._ragged(name, value, groups, 0)
+            if (value := probabilities(latent, self._rows(name, groups))) is not None:
+                own, value = of_discrete(self._problem, name, value)
+                found[own] = self._ragged(name, value, groups, 0)
         why = "{name!r} is {support}: it has no finite list of values; use mean() or quantile()"
         return self._table(found, why)
 
@@ -256,10 +255,6 @@ class Posterior:
         """Draw n samples of the sites of a `bbvi.from_numpyro` model, as `numpyro.infer.Predictive` takes them."""
         return origin_of(self.model, "numpyro").sites(self.sample(n, seed))
 
-    def to_numpyro(self, n: int = 1000, seed: int | Array = 0) -> dict[str, Array]:
-        """Draw n samples of the sites of a `bbvi.from_numpyro` model, as `numpyro.infer.Predictive` takes them."""
-        return origin_of(self.model, "numpyro").sites(self.sample(n, seed))
-
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
 
@@ -329,14 +324,3 @@ class Posterior:
         if self._without_data:
             raise ValueError("this posterior was loaded without its data; pass data=")
         return Ratios(self._problem, self._params, self._data, self._groups, self._densities)
-
-
-def bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
-    """Bind a fitted model to data that are given anew, which must have the same groups."""
-    problem, flat, groups = bind(fitted.model, data)
-    if (problem.num_groups, problem.lengths) != (fitted.num_groups, fitted.lengths):
-        raise ValueError(
-            f"{whose} was fitted to {fitted.num_groups} groups, the data have {problem.num_groups}"
-            f" (padded to {fitted.lengths} and {problem.lengths})"
-        )
-    return problem, flat, groups

@@ -14,7 +14,8 @@ from bbvi.model.model import Model
 from bbvi.model.problem import Problem
 from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_one_run, program
-from bbvi.posterior.posterior import Posterior, bind_again
+from bbvi.posterior.posterior import Posterior
+from bbvi.posterior.ratios import bind_again
 
 _FLOATS_PER_BLOCK = 1 << 24
 

@@ -13,7 +13,7 @@ from bbvi.blankets.trace import AtSamples, Trace, trace_group, trace_prior
 from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
-from bbvi.model.problem import Problem, total
+from bbvi.model.problem import Problem, bind, total
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, program
 
@@ -145,3 +145,14 @@ class Ratios:
             return value
 
         return self.in_pieces(piece, first, num)
+
+
+def bind_again(whose: Any, fitted: Problem, data: Any) -> tuple[Problem, Any, AbstractGroups | None]:
+    """Bind a fitted model to data that are given anew, which must have the same groups."""
+    problem, flat, groups = bind(fitted.model, data)
+    if (problem.num_groups, problem.lengths) != (fitted.num_groups, fitted.lengths):
+        raise ValueError(
+            f"{whose} was fitted to {fitted.num_groups} groups, the data have {problem.num_groups}"
+            f" (padded to {fitted.lengths} and {problem.lengths})"
+        )
+    return problem, flat, groups

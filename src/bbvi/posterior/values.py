@@ -12,9 +12,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
-from bbvi.families import AbstractFamily, Params, PerValue, by_factors
+from bbvi.families import AbstractFamily, Params, PerValue, Tree, by_factors
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
+from bbvi.model.paired import in_order, is_paired
+from bbvi.model.problem import Problem
 from bbvi.numerics.address import Key, fold
 
 #: the length to which each ragged axis is padded, hashable
@@ -117,12 +119,23 @@ def probabilities(latent: Latent, params: Any) -> np.ndarray | None:
     """Return the probability of each value of a latent on a last axis; None if it has no finite list of values."""
     if isinstance(latent.family, PerValue):
         return np.exp(np.asarray(_of_factors(latent.family, latent.family.log_q, params)))
+    if isinstance(latent.family, Tree):
+        return latent.family.probabilities(params)
     if "logits" not in params or latent.support not in ("binary", "categorical", "one_hot"):
         return None
     if latent.support == "binary":
         one = np.asarray(jax.nn.sigmoid(params["logits"]))
         return np.stack([1 - one, one], -1)
     return np.asarray(jax.nn.softmax(params["logits"]))
+
+
+def of_discrete(problem: Problem, name: str, value: np.ndarray) -> tuple[str, np.ndarray]:
+    """Give probabilities of a factor of q the name and the shape of the discrete latent that it has."""
+    block = problem.model.blocks.get(name, {})
+    if is_paired(block):
+        return in_order(block)[0], value
+    # a tree's numbers stand on the last axis while it is taken apart
+    return name, np.moveaxis(problem.taken_apart({name: np.moveaxis(value, -1, 0)})[name], 0, -1) if block else value
 
 
 def _of_factors(family: AbstractFamily, function: Callable[[Params], Array], params: Params) -> Array:
@@ -136,7 +149,7 @@ def central_value(latent: Latent, params: Any, mean: Any) -> Array:
     if isinstance(latent.family, PerValue):
         return _of_factors(latent.family, latent.family.centre, params)
     if latent.support == "categorical":
-        return jnp.argmax(params["logits"], -1)
+        return jnp.argmax(jnp.asarray(probabilities(latent, params)), -1)
     if latent.support == "one_hot":
         return jax.nn.one_hot(jnp.argmax(jnp.asarray(mean), -1), *latent.event, dtype=int)
     if latent.family.chart.is_discrete:

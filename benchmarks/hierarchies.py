@@ -151,6 +151,11 @@ def poisson(seed: int) -> tuple[Any, Any]:
 
 def mayo(seed: int) -> tuple[Any, Any]:
     """A random intercept and slope for each lab of the 312 Mayo patients."""
+    return mayo_split(seed, 0.0)[:2]
+
+
+def mayo_split(seed: int, share: float = 0.1) -> tuple[Any, Any, Any]:
+    """The same, and the data without and with alone a share of the measurements."""
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
@@ -185,7 +190,14 @@ def mayo(seed: int) -> tuple[Any, Any]:
         locals={"a": bbvi.real(7), "b": bbvi.real(7)},
     )  # fmt: skip
     labs, seen = ([np.asarray(own[i]) for own in filled] for i in (0, 1))
-    return model, bbvi.ragged(visit={"labs": labs, "observed": seen, "years": years})
+    rng = np.random.default_rng(seed)
+    held = [rng.random(own.shape) < share for own in seen]
+
+    def data(observed):
+        return bbvi.ragged(visit={"labs": labs, "observed": observed, "years": years})
+
+    kept, out = ([own & (away == which) for own, away in zip(seen, held, strict=True)] for which in (False, True))
+    return model, data(kept), data(out)
 
 
 MODELS: dict[str, Callable[[int], tuple[Any, Any]]] = {

@@ -14,7 +14,7 @@ from bbvi.draws.draws import MonteCarlo
 from bbvi.fitting.converged import Converged
 from bbvi.fitting.fit import fit
 from bbvi.fitting.stop import AbstractStop, Budget
-from bbvi.gradients.score import Score
+from bbvi.gradients.pathwise import Pathwise
 from bbvi.model.groups import Cohort
 from bbvi.model.model import AnyModel, HierarchicalModel
 from bbvi.model.problem import Problem, bind
@@ -121,7 +121,7 @@ def predictive_log_likelihood(
         >>> score.joint.shape
         (2,)
     """
-    draws, model = _draws(posterior, fit_data, num_draws, seed, model, fit_options)
+    model = _model_of(posterior, model)
     problem, _, groups = bind(model, held_out_data)
     assert groups is not None
     if isinstance(groups, Cohort) and observed is None:
@@ -129,6 +129,12 @@ def predictive_log_likelihood(
             "ragged data have padding: say which elements of the likelihood are observations, "
             'for example observed="observed" or observed=lambda row: row["mask"]["visit"]'
         )
+    if isinstance(posterior, Posterior):
+        if model.locals:
+            posterior = _fitted(posterior, fit_data, problem.num_groups, seed, fit_options)
+        draws = posterior.sample(num_draws, seed)
+    else:
+        draws = _given(posterior, model)
     draws = problem.joined(draws)
     beta = {name: jnp.moveaxis(jnp.asarray(draws[name]), 0, -1) for name in problem.globals}
     z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
@@ -149,38 +155,45 @@ def predictive_log_likelihood(
     return _collect(jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_groups], *parts))
 
 
-def _draws(
-    posterior: Any, fit_data: Any, num: int, seed: int, model: AnyModel | None, fit_options: dict[str, Any]
-) -> tuple[dict[str, Any], AnyModel]:
+def _model_of(posterior: Any, model: AnyModel | None) -> HierarchicalModel:
     if isinstance(posterior, Posterior):
         if not isinstance(posterior.model, HierarchicalModel):
             raise TypeError(
                 "predictive_log_likelihood needs a HierarchicalModel: a flat log joint does not say which part "
                 "is the likelihood of which observation"
             )
-        if posterior.model.locals:
-            options = _quick_fit(posterior) | fit_options
-            posterior = fit(posterior.model, fit_data, hold=posterior, seed=seed, **options)
-            if "stop" not in fit_options and posterior.outcome is Outcome.BUDGET:
-                warnings.warn(
-                    f"the locals were still moving after {_MOST_STEPS:,} steps; pass stop= for more, or optimizer=",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-        return posterior.sample(num, seed), posterior.model
+        return posterior.model
     if not isinstance(model, HierarchicalModel):
         raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
+    return model
+
+
+def _given(posterior: Any, model: HierarchicalModel) -> dict[str, Any]:
+    """Return draws by MCMC as arrays."""
     values = flat_draws(posterior.posterior) if hasattr(posterior, "posterior") else posterior
     if missing := [name for name in (*model.globals, *model.locals) if name not in values]:
         raise ValueError(f"the draws lack the latents {missing}")
-    return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}, model
+    return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}
 
 
-def _quick_fit(posterior: Posterior) -> dict[str, Any]:
+def _fitted(posterior: Posterior, fit_data: Any, num_groups: int, seed: int, fit_options: dict[str, Any]) -> Posterior:
+    """Fit the locals, with the globals held."""
+    options = quick_fit(posterior, num_groups) | fit_options
+    fitted = fit(posterior.model, fit_data, hold=posterior, seed=seed, **options)
+    if "stop" not in fit_options and fitted.outcome is Outcome.BUDGET:
+        warnings.warn(
+            f"the locals were still moving after {_MOST_STEPS:,} steps; pass stop= for more, or optimizer=",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return fitted
+
+
+def quick_fit(posterior: Posterior, num_groups: int) -> dict[str, Any]:
     """Return options of a fit of locals that is as good as predictions need."""
-    rule = Converged(_TOLERANCE, gain=_GAIN * max(1, posterior._problem.num_groups))
+    rule = Converged(_TOLERANCE, gain=_GAIN * num_groups)
     options: dict[str, Any] = {"stop": (Settled(rule), Budget(steps=_MOST_STEPS))}
-    noisy = [name for name in posterior.model.locals if posterior.estimators.get(name) == repr(Score())]
+    noisy = [name for name in posterior.model.locals if posterior.estimators.get(name) != repr(Pathwise())]
     return options if noisy else options | {"draws": MonteCarlo(_FEW_DRAWS)}
 
 

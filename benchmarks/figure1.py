@@ -26,7 +26,7 @@ from bbvi.study.models import MODELS
 from bbvi.study.settings import Settings
 
 #: training and test patients, processor seconds, and steps of the fits to what is kept of test patients
-SCALES = {"small": (60, 15, (1.0, 4.0, 10.0), 150), "paper": (803, 173, (6.0, 24.0, 60.0, 120.0), 200)}
+SCALES = {"small": (40, 10, (1.0, 4.0, 8.0), 100), "paper": (803, 173, (6.0, 24.0, 60.0, 120.0), 200)}
 
 
 def methods() -> dict[str, dict[str, Any] | None]:
@@ -53,7 +53,9 @@ def run(method: str, scale: str, sigma: float, seed: int) -> dict[str, Any]:
         found = sampling.sampled(
             data, effort, bbvi.Coordinatewise(), method=method, seed=seed, report=lambda share: None, clock=time.process_time
         )  # fmt: skip
-        curve = list(zip(found["seconds"], [found["num_sweeps"]] * len(marks), found["per_observation"], strict=True))
+        curve = list(
+            zip(found["seconds"], [found["num_sweeps"]] * len(found["seconds"]), found["per_observation"], strict=True)
+        )
         return {"method": method, "seed": seed, "curve": curve, "error": float(found["error"][-1])}
     model, test = MODELS[sampling.MODEL].build(len(patients.names), settings), scores.hold_out(data.test, 0)
     steps = bbvi.iterate(

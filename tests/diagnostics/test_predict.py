@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import norm
 
 import bbvi
+from bbvi.diagnostics.predict import quick_fit
 from bbvi.posterior.arviz import inference_data
 
 NOISE = 0.5
@@ -135,3 +136,18 @@ def test_groups_without_globals_are_scored():
     )
     assert len(score.pointwise) == 3
     assert np.isfinite(score.pointwise).all()
+
+
+def test_it_prints_as_a_short_table(score):
+    lines = repr(score).splitlines()
+    assert len(lines) == 5 and all(len(line) < 100 for line in lines)
+    assert "an observation" in lines[2] and f"{score.per_group.standard_error:.2g}" in lines[3]
+
+
+def test_a_fit_for_predictions_ends_near_one_that_claims_convergence(case):
+    """It says that it claims nothing, ends on the average of late iterates, and misses little of what predictions could be."""
+    _, _, fit_data, _, posterior = case
+    quick = bbvi.fit(model(), fit_data, hold=posterior, **quick_fit(posterior, 30))
+    assert quick.outcome is bbvi.Outcome.STOPPED
+    whole = bbvi.fit(model(), fit_data, hold=posterior)
+    assert quick.elbo(1000) > whole.elbo(1000) - 0.02 * 30 - 0.3

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
+from bbvi.fitting import choose
 from tests.fitting.test_checkpoint import assert_same_run
 
 STEPS = bbvi.Budget(steps=1)
@@ -150,3 +151,20 @@ def test_discrete_latents_by_the_score_take_adagrad():
     )
     assert opaque.estimators == {"x": "Score()"}
     np.testing.assert_allclose(opaque.mean()["x"], exact.mean()["x"], atol=0.05)
+
+
+def test_the_noise_of_batches_asks_for_no_other_estimator(monkeypatch):
+    """What globals' steps owe to which groups they see, no estimator can lower: nothing is measured, or compiled, for it."""
+
+    def refused(*_, **__):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(choose, "noise_of_latents", refused)
+    y = np.random.default_rng(0).normal(1.0, 2.0, 400)
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Normal(0.0, 2.0).log_prob(beta["m"]),
+        log_likelihood=lambda beta, z, y: dist.Normal(beta["m"], 2.0).log_prob(y),
+        globals={"m": bbvi.real()},
+    )
+    posterior = bbvi.fit(model, y, batch_size=4, stop=bbvi.Budget(steps=1010))
+    assert posterior.estimators == {"m": "Pathwise()"}

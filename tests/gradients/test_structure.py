@@ -1,5 +1,6 @@
 """The structure of q by default: what shares terms shares a factor, and nothing else does."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -202,3 +203,18 @@ def test_one_number_that_would_have_to_be_several_at_a_seam_is_no_error():
         lambda z, _: jnp.where(z["a"] + shift > 0, z["a"] + shift, 0).sum() - (z["a"] ** 2).sum(), a=bbvi.real(1)
     )
     assert bbvi.explain(model, None).matrix.shape[1] == 1
+
+
+@pytest.mark.parametrize(
+    "rate", [lambda a, b: jnp.exp(a + b), lambda a, b: jnp.exp(jax.scipy.special.logsumexp(jnp.stack([a, b])))]
+)
+def test_a_joint_factor_follows_paths_through_what_is_trusted_to_be_continuous(rate):
+    """A Poisson density takes xlogy, which tells cases apart and brings a derivative of its own."""
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["a"]) + dist.Normal(0, 1).log_prob(beta["b"]),
+        log_likelihood=lambda beta, z, row: dist.Poisson(rate(beta["a"], beta["b"])).log_prob(row),
+        globals={"a": bbvi.real(), "b": bbvi.real()},
+    )
+    posterior = bbvi.fit(model, jnp.array([0.0, 2.0, 1.0]), stop=bbvi.Budget(steps=1))
+    assert posterior.structure == (Block(("a", "b")),)
+    assert posterior.estimators == {"a+b": "Pathwise()"}

@@ -1,4 +1,4 @@
-"""Section 5.2: the four models of the study."""
+"""Section 5.2: the four models of the study, and the fifth."""
 
 import ast
 from dataclasses import replace
@@ -27,6 +27,7 @@ LABS = [np.array([[2.0, np.nan, 3.0], [1.0, 0.4, np.nan], [np.nan, 2.2, 1.7]]), 
 W = np.array([[0.5, 1.2], [0.3, 0.7], [1.1, 0.1]])
 O = np.array([0.9, 1.4, 0.6])  # noqa: E741
 X = np.array([[0.8, 1.5], [0.1, 1.9], [0.4, 2.2]])
+NOISE = np.array([0.3, 0.5, 0.2])
 
 
 def cohort():
@@ -41,6 +42,11 @@ def gamma_e(mean, variance):
 def scipys(name, num_visits):
     """The log joint of the patient with so many visits, by scipy: prior, local, likelihood."""
     x, labs = X[:num_visits], LABS[0] if num_visits == 3 else LABS[1]
+    if name == "Log-T-TS":
+        prior = stats.norm(0, S.sigma_w).logpdf(W).sum() + stats.halfnorm(scale=S.sigma_noise).logpdf(NOISE).sum()
+        walk = stats.norm(0, S.walk).logpdf(np.diff(x, axis=0, prepend=0)).sum()
+        likelihood = stats.t(S.degrees, x @ W.T + O, NOISE).logpdf(np.log(labs)) - np.log(labs)
+        return prior, stats.norm(np.log(S.level), S.sigma_o).logpdf(O).sum() + walk, np.nansum(likelihood)
     gamma_prior = stats.gamma(S.alpha_x, scale=1 / S.beta_x).logpdf
     mean = x @ W.T + O
     if "Normal" in name:
@@ -63,7 +69,7 @@ def scipys(name, num_visits):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_log_density_is_scipys(name, patient):
     model, row = MODELS[name].build(3, S), cohort().take(patient)
-    beta, z = {"W": jnp.asarray(W)}, {"o": jnp.asarray(O), "x": jnp.asarray(X)}
+    beta, z = {"W": jnp.asarray(W), "noise": jnp.asarray(NOISE)}, {"o": jnp.asarray(O), "x": jnp.asarray(X)}
     ours = (model.log_prior(beta), model.log_local(beta, z, row), model.log_likelihood(beta, z, row))
     ours = [sum(float(leaf.sum()) for leaf in jax.tree.leaves(part)) for part in ours]
     np.testing.assert_allclose(ours, scipys(name, len(LABS[patient])), rtol=2e-5)
@@ -78,6 +84,9 @@ def prior_draw(name, s, num_labs, num_visits, key):
         weights = jax.random.gamma(keys[0], s.alpha_w, (num_labs, s.num_factors)) / s.beta_w
         offset = jax.random.gamma(keys[1], s.alpha_o, (num_labs,)) / s.beta_o
     x = jax.random.gamma(keys[2], s.alpha_x, (num_visits, s.num_factors)) / s.beta_x
+    if name == "Log-T-TS":
+        weights, offset = jax.random.normal(keys[0], weights.shape), jax.random.normal(keys[1], offset.shape)
+        return {"W": weights, "noise": jnp.full(num_labs, 0.3)}, {"o": offset, "x": s.walk * jnp.cumsum(x - 1, 0)}
     return {"W": weights}, {"o": offset, "x": x}
 
 
@@ -103,6 +112,7 @@ def test_blankets_are_found_for_each_element(name):
     for v in range(3):
         for lab in range(3):
             expected = {f"W[{lab},0]", f"W[{lab},1]", f"x[{v},0]", f"x[{v},1]", f"o[{lab}]"}
+            expected |= {f"noise[{lab}]"} & set(found.latents)
             assert reads[f"log_likelihood[{v},{lab}]"] in (expected, set())
     pairs = {frozenset(read) for factor, read in reads.items() if factor.startswith("log_local") and len(read) > 1}
     chain = {frozenset({f"x[{v},{k}]", f"x[{v + 1},{k}]"}) for v in range(2) for k in range(2)}
@@ -161,6 +171,7 @@ def test_the_papers_hyperparameters_are_the_papers():
     assert paper.sigma_l == paper.observation_variance == 0.01 and paper.level == 0
     assert {name: (entry.eta, entry.paper) for name, entry in MODELS.items()} == {
         "Gamma-Normal-TS": (1, -32.7), "Gamma-Normal": (1, -33.9), "Gamma-TS": (0.5, -174), "Gamma": (0.5, -175),
+        "Log-T-TS": (0.5, None),
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.inline import retrace
-from bbvi.blankets.jaxpr.run import all_consts, reached, run
+from bbvi.blankets.jaxpr.run import all_consts, bind_whole, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.model.latents import Latent
 from bbvi.model.model import Values
@@ -54,7 +54,9 @@ class Trace:
     def __call__(self, *arguments: Any) -> Terms:
         """Evaluate the terms at `(*latents, constants)`."""
         *latents, constants = arguments
-        values = run(self.closed, self.inputs(tuple(latents), constants), self.closed.jaxpr.outvars)
+        given = self.inputs(tuple(latents), constants)
+        # calls stay calls: by what they call, and by derivatives that they bring, functions are known to be continuous
+        values = run(self.closed, given, self.closed.jaxpr.outvars, lambda eqn, ins, _: bind_whole(eqn, ins))
         return dict(zip(self.outputs, values, strict=True))
 
     def at_samples(self, latents: tuple[Values, ...], constants: Any, num: int) -> Terms:

@@ -1,7 +1,8 @@
 """Section 5.1: held-out predictive likelihood by Monte Carlo from the approximate posterior."""
 
+import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +10,25 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
+from bbvi.draws.draws import MonteCarlo
+from bbvi.fitting.converged import Converged
 from bbvi.fitting.fit import fit
+from bbvi.fitting.stop import AbstractStop, Budget
+from bbvi.gradients.pathwise import Pathwise
 from bbvi.model.groups import Cohort
 from bbvi.model.model import AnyModel, HierarchicalModel
 from bbvi.model.problem import Problem, bind
 from bbvi.numerics.address import fold, seed_key
 from bbvi.numerics.xla import for_many_runs
 from bbvi.posterior.arviz import flat_draws
+from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.ratios import Estimate, from_samples
 from bbvi.posterior.values import Ragged
 
 _FLOATS_PER_BLOCK = 1 << 24
+# of the fit of the locals: draws of a step where all follow their paths, how many sd of q an error may be, nats a group may gain
+_FEW_DRAWS, _TOLERANCE, _GAIN, _MOST_STEPS = 10, 0.05, 0.02, 5_000
 
 
 class PredictiveLogLikelihood(NamedTuple):
@@ -34,6 +42,8 @@ class PredictiveLogLikelihood(NamedTuple):
         group: the group of each entry of `pointwise`.
         pointwise_error: Monte Carlo error of each entry of `pointwise`, from the finite number of draws.
         joint_error: the same for `joint`.
+
+    Printed, it is a short table.
     """
 
     per_observation: Estimate
@@ -43,6 +53,38 @@ class PredictiveLogLikelihood(NamedTuple):
     group: np.ndarray
     pointwise_error: np.ndarray
     joint_error: np.ndarray
+
+    def __repr__(self) -> str:
+        rows = [("an observation", self.per_observation, self.pointwise), ("a group", self.per_group, self.joint)]
+        lines = [f"{'':16}{'mean':>12}{'standard error':>18}{'number':>12}"]
+        lines += [f"{name:16}{mean:12.4g}{mean.standard_error:18.2g}{len(each):12,}" for name, mean, each in rows]
+        error = float(np.sqrt(np.mean(self.pointwise_error**2)))
+        return "\n".join(
+            [
+                "log predictive density",
+                *lines,
+                f"of each in .pointwise and .joint; Monte Carlo error {error:.2g} of an observation",
+            ]
+        )
+
+
+class Settled(AbstractStop):
+    """Stop where the locals are known well enough to predict, on the average of late iterates.
+
+    It claims no convergence: a verification looks for other optima of all groups at once, in more steps than the fit has made.
+    """
+
+    outcome: ClassVar[Outcome] = Outcome.STOPPED
+    rule: Converged
+
+    def init(self, params):
+        return self.rule.init(params)
+
+    def update(self, state, before, after, info):
+        return self.rule.update(state, before, after, info)
+
+    def average(self, state, params):
+        return self.rule.average(state, params)
 
 
 def predictive_log_likelihood(
@@ -59,7 +101,8 @@ def predictive_log_likelihood(
     """Score held-out observations of groups whose locals are fitted to the rest of their data.
 
     `fit_data` and `held_out_data` have the same groups and differ in which observations they mark as observed.
-    Locals are fitted to `fit_data` with the posterior's globals held; `fit_options` go to `bbvi.fit`. Then the
+    Locals are fitted to `fit_data` with the posterior's globals held, until the average of late iterates is within 0.05 sd of q
+    (at most 5,000 steps), of 10 draws each if all locals follow their paths; `fit_options` go to `bbvi.fit`. Then the
     likelihood of `held_out_data` is averaged over draws. `observed` names the field of a row, or is a function of
     a row, that tells which elements of the likelihood's terms are observations.
 
@@ -78,7 +121,7 @@ def predictive_log_likelihood(
         >>> score.joint.shape
         (2,)
     """
-    draws, model = _draws(posterior, fit_data, num_draws, seed, model, fit_options)
+    model = _model_of(posterior, model)
     problem, _, groups = bind(model, held_out_data)
     assert groups is not None
     if isinstance(groups, Cohort) and observed is None:
@@ -86,6 +129,12 @@ def predictive_log_likelihood(
             "ragged data have padding: say which elements of the likelihood are observations, "
             'for example observed="observed" or observed=lambda row: row["mask"]["visit"]'
         )
+    if isinstance(posterior, Posterior):
+        if model.locals:
+            posterior = _fitted(posterior, fit_data, problem.num_groups, seed, fit_options)
+        draws = posterior.sample(num_draws, seed)
+    else:
+        draws = _given(posterior, model)
     draws = problem.joined(draws)
     beta = {name: jnp.moveaxis(jnp.asarray(draws[name]), 0, -1) for name in problem.globals}
     z = {name: _groups_first(draws[name], problem, name) for name in problem.locals}
@@ -95,33 +144,57 @@ def predictive_log_likelihood(
     score = jax.jit(jax.vmap(lambda zi, row: _score_group(problem, beta, zi, row, observed)), **for_many_runs())
     size = sum(int(np.prod(problem.shape(name))) for name in problem.latents) + 1
     block = max(1, _FLOATS_PER_BLOCK // (len(samples) * size * 8))
-    parts = []
-    for begin in range(0, problem.num_groups, block):
-        numbers = np.arange(begin, min(begin + block, problem.num_groups))
+    num_groups, parts = problem.num_groups, []
+    block = -(-num_groups // -(-num_groups // block))
+    for begin in range(0, num_groups, block):
+        # the last block is filled up by the last group: all have one shape
+        numbers = np.minimum(np.arange(begin, begin + block), num_groups - 1)
         local = jax.tree.map(lambda leaf, n=numbers: leaf[n], z)
         parts.append(jax.tree.map(np.asarray, score(local, groups.take(numbers))))
         problem.raise_failure()
-    return _collect(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    return _collect(jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_groups], *parts))
 
 
-def _draws(
-    posterior: Any, fit_data: Any, num: int, seed: int, model: AnyModel | None, fit_options: dict[str, Any]
-) -> tuple[dict[str, Any], AnyModel]:
+def _model_of(posterior: Any, model: AnyModel | None) -> HierarchicalModel:
     if isinstance(posterior, Posterior):
         if not isinstance(posterior.model, HierarchicalModel):
             raise TypeError(
                 "predictive_log_likelihood needs a HierarchicalModel: a flat log joint does not say which part "
                 "is the likelihood of which observation"
             )
-        if posterior.model.locals:
-            posterior = fit(posterior.model, fit_data, hold=posterior, seed=seed, **fit_options)
-        return posterior.sample(num, seed), posterior.model
+        return posterior.model
     if not isinstance(model, HierarchicalModel):
         raise TypeError("with MCMC draws, pass model=, the HierarchicalModel they belong to")
+    return model
+
+
+def _given(posterior: Any, model: HierarchicalModel) -> dict[str, Any]:
+    """Return draws by MCMC as arrays."""
     values = flat_draws(posterior.posterior) if hasattr(posterior, "posterior") else posterior
     if missing := [name for name in (*model.globals, *model.locals) if name not in values]:
         raise ValueError(f"the draws lack the latents {missing}")
-    return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}, model
+    return {name: np.asarray(values[name]) for name in (*model.globals, *model.locals)}
+
+
+def _fitted(posterior: Posterior, fit_data: Any, num_groups: int, seed: int, fit_options: dict[str, Any]) -> Posterior:
+    """Fit the locals, with the globals held."""
+    options = quick_fit(posterior, num_groups) | fit_options
+    fitted = fit(posterior.model, fit_data, hold=posterior, seed=seed, **options)
+    if "stop" not in fit_options and fitted.outcome is Outcome.BUDGET:
+        warnings.warn(
+            f"the locals were still moving after {_MOST_STEPS:,} steps; pass stop= for more, or optimizer=",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return fitted
+
+
+def quick_fit(posterior: Posterior, num_groups: int) -> dict[str, Any]:
+    """Return options of a fit of locals that is as good as predictions need."""
+    rule = Converged(_TOLERANCE, gain=_GAIN * num_groups)
+    options: dict[str, Any] = {"stop": (Settled(rule), Budget(steps=_MOST_STEPS))}
+    noisy = [name for name in posterior.model.locals if posterior.estimators.get(name) != repr(Pathwise())]
+    return options if noisy else options | {"draws": MonteCarlo(_FEW_DRAWS)}
 
 
 def _groups_first(draws: Any, problem: Problem, name: str) -> Array:

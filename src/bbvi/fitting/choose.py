@@ -17,6 +17,8 @@ from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_one_run, program
 
 _REPEATS, _DRAWS = 32, 10
+# times what batches are expected to bring, below which the noise of a global's steps may well be all theirs
+_OF_BATCHES = 5.0
 
 
 class Choosing(NamedTuple):
@@ -44,8 +46,18 @@ class Choosing(NamedTuple):
 
 
 def noise_so_far(loop: Loop, state: State) -> dict[str, float]:
-    """Return the variance of each latent's gradient from one draw, if a stopping rule has followed it."""
+    """Return the variance of each latent's gradient from one draw, if a stopping rule has followed it.
+
+    Batches of B of N groups bring N / B - 1 to that of a global's steps, in units of the Fisher information, by which the terms of
+    the groups vary around a posterior. Where there is hardly more, that of the draws is too small to matter, and 0 here.
+    """
     if state.draws is not None:
         return {}  # where the number of draws changes, the noise of one draw cannot be told from that of the steps
     noises = (rule.noise(own) for rule, own in zip(loop.stops, state.stops, strict=True))
-    return {name: loop.draws.num * value for name, value in next(filter(None, noises), {}).items()}
+    problem = loop.analysis.problem
+    of_batches = _OF_BATCHES * (problem.num_groups / loop.batch_size - 1) if loop.batch_size else 0.0
+
+    def of_draws(name: str, value: float) -> float:
+        return 0.0 if name in problem.globals and value <= of_batches else loop.draws.num * value
+
+    return {name: of_draws(name, value) for name, value in next(filter(None, noises), {}).items()}

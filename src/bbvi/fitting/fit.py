@@ -186,7 +186,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     estimator.check(settings.draws)
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
-    method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings.stops))
+    method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings))
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     run = Run(settings, compiled(analysis, method), params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))
@@ -205,10 +205,11 @@ def _structure(analysis: Analysis, settings: Settings) -> Sequence[Block]:
     return choose_structure(analysis) if isinstance(settings.gradient, (AbstractChoice, Pathwise)) else ()
 
 
-def _watch(stops: Sequence[AbstractStop]) -> AbstractStop | None:
-    """Return what has to follow the steps beside these rules, so that a claim of convergence can be verified."""
-    claims = any(rule.outcome is Outcome.CONVERGED for rule in stops)
-    return Converged() if claims and not any(isinstance(rule, Converged) for rule in stops) else None
+def _watch(settings: Settings) -> AbstractStop | None:
+    """Return what has to follow the steps beside the rules, so that a claim of convergence, or a choice, knows how they went."""
+    claims = any(rule.outcome is Outcome.CONVERGED for rule in settings.stops)
+    follows = any(isinstance(rule, Converged) for rule in settings.stops)
+    return Converged() if (claims or isinstance(settings.gradient, AbstractChoice)) and not follows else None
 
 
 def _checkpoint(run: Run) -> Checkpoint:

@@ -252,6 +252,9 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
     """
     end = _end(run, state, began)
     if end is None or end.outcome is not Outcome.CONVERGED:
+        if end is not None and end.outcome is Outcome.STOPPED and end.rule >= 0:
+            average = run.settings.stops[end.rule].average(state.stops[end.rule], state.params)
+            state = state if average is None else state._replace(params=average)
         return end, run, state
     rule, loop, refuted = run.settings.stops[end.rule], run.loop, int(state.refuted)
     fit = Fit(loop, fold(run.key, "verify", refuted), run.data, run.groups)

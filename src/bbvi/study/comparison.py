@@ -40,12 +40,12 @@ def fit_and_score(name: str, data: DataSet, effort: Effort, *, seed: int, report
     every = max(1, len(history) // _POINTS_OF_HISTORY)
     shown = history.rolling(every, min_periods=1).mean().iloc[::every]
     out = {
-        "model": name, "paper": entry.paper, **score(model, draws, test), "elbo": float(late.mean()),
+        "model": name, "paper": entry.paper, **score(model, draws, test, of_logs=entry.of_logs), "elbo": float(late.mean()),
         "elbo_error": float(late.std() / np.sqrt(len(late))), "steps": len(history), "seconds": float(history["seconds"].iloc[-1]),
         "converged": posterior.converged, "stopped": posterior.stopped,
         "history": {"step": shown.index.to_numpy(), "seconds": shown["seconds"].to_numpy(), "elbo": shown["elbo"].to_numpy()},
     }  # fmt: skip
-    if {"W", "o", "x"} <= set(draws):
+    if {"W", "o", "x"} <= set(draws) and not entry.of_logs:
         mean, sd = posterior.mean(), posterior.sd()
         out["factors"] = {
             "model": name, "labs": data.train.names, "W_mean": np.asarray(mean["W"]), "W_sd": np.asarray(sd["W"]),

@@ -1,9 +1,10 @@
-"""Section 5.2 and "Exploring Models": the four models of the study, each a function, and the table that names them.
+"""Section 5.2 and "Exploring Models": the four models of the study and one that its labs ask for, each a function, and the table that names them.
 
 A patient p has labs l at visits v. K positive factors x_pv sum up a visit; W are their weights, o_p a patient's offsets.
 The second argument of Normal is a standard deviation, that of GammaE a variance.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,6 +105,32 @@ def gamma_ts(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
     )
 
 
+def log_t_ts(num_labs: int, s: Settings) -> bbvi.HierarchicalModel:
+    """x_pv ~ Normal(x_pv-1, walk), log l_pv ~ StudentT(degrees, W x_pv + o_p, noise of the lab), all else normal (not in the paper)."""
+    log_level = math.log(s.level) if s.level > 0 else 0.0
+
+    def log_local(beta, z, row):
+        before = jnp.concatenate([jnp.zeros((1, s.num_factors)), z["x"][:-1]])
+        walk = dist.Normal(before, s.walk).log_prob(z["x"])
+        return {"o": dist.Normal(log_level, s.sigma_o).log_prob(z["o"]), "x": visited(row, walk)}
+
+    def log_likelihood(beta, z, row):
+        log_lab = dist.StudentT(s.degrees, z["x"] @ beta["W"].T + z["o"], beta["noise"])
+        return measured(row, dist.TransformedDistribution(log_lab, dist.transforms.ExpTransform()))
+
+    return bbvi.HierarchicalModel(
+        log_prior=lambda beta: {
+            "W": dist.Normal(0, s.sigma_w).log_prob(beta["W"]),
+            "noise": dist.HalfNormal(s.sigma_noise).log_prob(beta["noise"]),
+        },
+        log_local=log_local,
+        log_likelihood=log_likelihood,
+        globals={"W": bbvi.real(num_labs, s.num_factors), "noise": bbvi.positive(num_labs)},
+        joint=(),
+        locals={"o": bbvi.real(num_labs, init={"loc": log_level}), "x": bbvi.real("visit", s.num_factors)},
+    )
+
+
 def visited(row: Any, terms: Any) -> Any:
     """Return terms of visits by factors, with 0 at visits that are padding."""
     return jnp.where(row["mask"]["visit"][:, None], terms, 0)
@@ -124,6 +151,7 @@ class Entry(NamedTuple):
         paper: the predictive likelihood of the paper's Table 1, None for a model that is not there.
         needs_positive: whether labs must be above 0.
         paper_name: what Table 1 calls it.
+        of_logs: whether W x + o is that of the labs' logarithms.
     """
 
     build: Callable[[int, Settings], bbvi.HierarchicalModel]
@@ -131,6 +159,7 @@ class Entry(NamedTuple):
     paper: float | None = None
     needs_positive: bool = False
     paper_name: str | None = None
+    of_logs: bool = False
 
 
 MODELS: dict[str, Entry] = {
@@ -138,4 +167,5 @@ MODELS: dict[str, Entry] = {
     "Gamma-Normal": Entry(gamma_normal, eta=1.0, paper=-33.9, paper_name="Gamma-Normal"),
     "Gamma-TS": Entry(gamma_ts, eta=0.5, paper=-174, needs_positive=True, paper_name="Gamma-Gamma-TS"),
     "Gamma": Entry(gamma, eta=0.5, paper=-175, needs_positive=True, paper_name="Gamma-Gamma"),
+    "Log-T-TS": Entry(log_t_ts, eta=0.5, needs_positive=True, of_logs=True),
 }

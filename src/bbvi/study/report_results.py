@@ -182,7 +182,7 @@ def _scores(data: str, scores: dict[str, Any]) -> Html:
     others = [
         f"{name} is the paper's {MODELS[name].paper_name}"
         for name in order
-        if name in MODELS and name != MODELS[name].paper_name
+        if name in MODELS and MODELS[name].paper_name not in (name, None)
     ]
     caption = page.join(
         tag("b", "Table 1. "), f"Log predictive density of held-out measurements and squared error of their mean, {data}, with one standard "

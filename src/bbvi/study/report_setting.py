@@ -27,6 +27,9 @@ LETTERS = {
     "beta_x": ("β_x", "rate of the factors, static models", True),
     "sigma_v": ("σ_v", "variance of a factor's step, Gamma-TS", False),
     "observation_variance": ("σ_o of the Gamma models", "variance of a measurement", True),
+    "walk": ("σ_s", "sd of a factor's step, Log-T-TS", False),
+    "degrees": ("ν", "degrees of freedom of a measurement, Log-T-TS", False),
+    "sigma_noise": ("σ_n", "scale of the labs' noises, Log-T-TS", False),
 }
 
 PROCESS = {
@@ -34,6 +37,7 @@ PROCESS = {
     "Gamma-Normal": ("Normal(0, σ_w)", "Normal(level, σ_o)", "Gamma(α_x, β_x)", "Normal(W x_pv + o_p, σ_l)"),
     "Gamma-TS": ("Gamma(α_w, β_w)", "Gamma(α_o, β_o)", "GammaE(x_pv−1, σ_v); x_p1 ~ Gamma(α_x, β_x)", "GammaE(W x_pv + o_p, σ_o)"),
     "Gamma": ("Gamma(α_w, β_w)", "Gamma(α_o, β_o)", "Gamma(α_x, β_x)", "GammaE(W x_pv + o_p, σ_o)"),
+    "Log-T-TS": ("Normal(0, σ_w)", "Normal(log level, σ_o)", "Normal(x_pv−1, σ_s); x_p0 = 0", "log l_pv ~ T_ν(W x_pv + o_p, τ); τ_l ~ HalfNormal(σ_n)"),
 }  # fmt: skip
 
 OPTIONS = {
@@ -88,7 +92,7 @@ def models(results: dict[str, Any]) -> Html:
         page.texts(maths(head), [maths(PROCESS[name][i]) for name in known], "formula") for i, head in enumerate(heads)
     ]
     words = (
-        "Positive factors x sum up each visit; a lab is a weighted sum of them around the patient's own offset. In the time series "
+        "Factors x, positive in the paper's models, sum up each visit; a lab, or its logarithm, is a weighted sum of them around the patient's own offset. In the time series "
         "a factor's mean is its value at the visit before. GammaE is the gamma distribution by mean and variance; the second argument of "
         "Normal is a standard deviation. Each model is a function of some fifteen lines; what follows is all that bbvi is told."
     )

@@ -5,7 +5,7 @@ run needs once, and the predictions, which are made with the clock stopped, are 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,11 @@ _SETTLING = 20  # of these, at whose predictions the locals have still to forget
 
 
 def on_the_clock(
-    run: Iterator[Any], seconds: float, marks: tuple[float, ...], report: Report
+    run: Iterator[Any],
+    seconds: float,
+    marks: tuple[float, ...],
+    report: Report,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[float, Any]]:
     """Yield what a run has reached at each mark, a share of the seconds; the time between steps is not counted.
 
@@ -39,11 +43,11 @@ def on_the_clock(
     """
     current, spent, waiting = next(run), 0.0, list(marks)
     while waiting:
-        began = time.monotonic()
+        began = clock()
         current = next(run)
         if isinstance(current, bbvi.Posterior):
             uninterrupted(current)
-        spent += time.monotonic() - began
+        spent += clock() - began
         report(min(1.0, spent / seconds))
         if spent >= waiting[0] * seconds:
             while waiting and spent >= waiting[0] * seconds:
@@ -69,7 +73,16 @@ def variational(data: DataSet, effort: Effort, *, method: str, seed: int, report
     return _curve(method, seed, points)
 
 
-def sampled(data: DataSet, effort: Effort, kernel: Any, *, method: str, seed: int, report: Report) -> dict[str, Any]:
+def sampled(
+    data: DataSet,
+    effort: Effort,
+    kernel: Any,
+    *,
+    method: str,
+    seed: int,
+    report: Report,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
     """Make the curve of a sampler: at each mark the later half of its draws of the globals predicts."""
     entry = MODELS[MODEL]
     model, test = entry.build(len(data.train.names), data.settings), hold_out(data.test, 0)
@@ -78,7 +91,7 @@ def sampled(data: DataSet, effort: Effort, kernel: Any, *, method: str, seed: in
         seed=seed, keep=list(model.globals),
     )  # fmt: skip
     times, held, last = [], [], None
-    for seconds, chains in on_the_clock(run, effort.seconds, effort.checkpoints, report):
+    for seconds, chains in on_the_clock(run, effort.seconds, effort.checkpoints, report, clock):
         if chains.num_draws >= 2:
             last = chains
             times.append(seconds)

@@ -48,13 +48,17 @@ def plain(draws: Any) -> Draws:
     return {name: np.asarray(getattr(values, "padded", values)) for name, values in draws.items()}
 
 
-def score(model: bbvi.HierarchicalModel, draws: Draws, test: HeldOut) -> dict[str, Any]:
-    """Return the log predictive likelihood per measurement and per patient, and the squared error of predicted means."""
+def score(model: bbvi.HierarchicalModel, draws: Draws, test: HeldOut, *, of_logs: bool = False) -> dict[str, Any]:
+    """Return the log predictive likelihood per measurement and per patient, and the squared error of predicted means.
+
+    These are medians if W x + o is that of the labs' logarithms.
+    """
     found = bbvi.predictive_log_likelihood(draws, None, test.held_data, observed="observed", model=model)
     counts = np.array([held.sum() for held in test.held])
     errors = []
     for i, (labs, held) in enumerate(zip(test.patients.labs, test.held, strict=True)):
         mean = lab_means(draws, i, len(labs)).mean(0)
+        mean = np.exp(mean) if of_logs else mean
         errors.append(float(((labs - mean)[held] ** 2).sum()))
     mse, mse_error = ratio(np.array(errors), counts)
     return {

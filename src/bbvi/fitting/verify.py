@@ -64,7 +64,7 @@ def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
     """Challenge a lambda in about `left` steps."""
     probe = Probe(fit, state, params, left=left)
     most = probe.watch.most_gain(fit.loop.analysis.problem.num_groups, fit.loop.batch_size)
-    for challenger in (_undecided, _top_of_ridges):
+    for challenger in (_undecided, _undecided_until_settled, _top_of_ridges):
         # where steps are dear, as with opaque functions that few were made of, there is no more than a look at the rule
         there = challenger(probe) if probe.left >= 4 * _SETTLE else None
         if there is None:
@@ -77,6 +77,21 @@ def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
 
 def _undecided(probe: Probe) -> Params | None:
     """Run on from where discrete factors that have given up other values are undecided again; None if none has."""
+    moved = _opened(probe)
+    return None if moved is None else probe.averaged(moved, _SETTLE, "undecided")
+
+
+def _undecided_until_settled(probe: Probe) -> Params | None:
+    """Do the same, but let the other latents settle while these factors are undecided, as q would not if they chose first."""
+    moved, latents = _opened(probe), probe.fit.loop.analysis.problem.latents
+    fitted = {name for own in probe.fisher.values() for name in own}
+    if moved is None or all(latents[name].family.chart.is_discrete for name in fitted):
+        return None
+    return probe.averaged(moved, _SETTLE, "settled", waiting=_SETTLE)
+
+
+def _opened(probe: Probe) -> Params | None:
+    """Return the origin with discrete factors that have given up other values undecided; None if none has."""
     problem, moved, any_moved = probe.fit.loop.analysis.problem, dict(probe.origin), False
     for part, latents in (("globals", problem.globals), ("locals", problem.locals)):
         for name, latent in latents.items():
@@ -84,7 +99,7 @@ def _undecided(probe: Probe) -> Params | None:
                 new = _undecided_rows(latent, probe.origin[part][name], probe.fisher[part][name])
                 any_moved = any_moved or new is not None
                 moved[part] = moved[part] | {name: new or probe.origin[part][name]}
-    return probe.averaged(moved, _SETTLE, "undecided") if any_moved else None
+    return moved if any_moved else None
 
 
 def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:

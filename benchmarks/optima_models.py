@@ -196,7 +196,11 @@ def _solved(slopes: Callable[[Any, Any], Any], start: Any, parameters: Any, num:
 
 def predator_prey(num: int = 20) -> Case:
     """Find rates, initial numbers and noise of hares and lynxes (Lotka and Volterra): 8 latents."""
-    truth = {"rate": np.array([0.55, 0.028, 0.84, 0.026]), "start": np.array([33.0, 6.0]), "noise": np.array([0.2, 0.2])}
+    truth = {
+        "rate": np.array([0.55, 0.028, 0.84, 0.026]),
+        "start": np.array([33.0, 6.0]),
+        "noise": np.array([0.2, 0.2]),
+    }
     scales = jnp.array([1.0, 0.05, 1.0, 0.05])
 
     def slopes(state, rate):
@@ -226,7 +230,9 @@ def oscillator(num: int = 40) -> Case:
     truth = {"rate": np.array([4.0, 0.15]), "start": np.array([2.0, 0.0]), "noise": np.array(0.2)}
 
     def path(z):
-        return _solved(lambda s, p: jnp.stack([s[1], -p[0] * s[0] - p[1] * s[1]]), z["start"], z["rate"], num, 0.1, 3)[:, 0]
+        return _solved(lambda s, p: jnp.stack([s[1], -p[0] * s[0] - p[1] * s[1]]), z["start"], z["rate"], num, 0.1, 3)[
+            :, 0
+        ]
 
     seen = np.asarray(path({name: jnp.asarray(value) for name, value in truth.items()}))
     y = seen + 0.2 * np.random.default_rng(6).normal(size=num)

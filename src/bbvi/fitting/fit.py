@@ -160,7 +160,9 @@ def _num_starts(run: Run) -> int:
         return 1
     if settings.restarts is not None:
         if settings.restarts > 1 and problem.opaque:
-            raise ValueError("restarts= runs compiled steps only, and this model has opaque functions: call fit with several seeds")
+            raise ValueError(
+                "restarts= runs compiled steps only, and this model has opaque functions: call fit with several seeds"
+            )
         return settings.restarts
     by_hand = settings.start or settings.hold or settings.optimizer or problem.num_groups or problem.opaque
     by_hand = by_hand or run.choosing is None or not any(rule.goes_on for rule in settings.stops)

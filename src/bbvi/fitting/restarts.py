@@ -38,7 +38,7 @@ def best_start(run: Run, num: int) -> tuple[State, History, Restarts]:
     for number, trial in enumerate(trials):
         if both and number % 2:
             trial.wait()
-    left, out = list(trials), []
+    left, out = list(trials), list[Estimate]()
     while len(left) > 1:
         for trial in left:
             trial.go(_LAST if len(left) == 2 else _STEPS)
@@ -95,7 +95,7 @@ class _Trial:
 
     def elbos(self) -> np.ndarray:
         """Estimate the ELBO here, on draws that all starts share; -inf where it is not finite."""
-        run, found = self._run, []
+        run = self._run
         if int(self.state.broken) >= 0:
             return np.full(_LOOK, -np.inf)
         here = own_copy(self.state._replace(step=jnp.int32(0), fired=jnp.int32(-1)))
@@ -116,4 +116,6 @@ def _clear(gain: Gain, least: float) -> bool:
 
 
 def _estimate(elbos: np.ndarray) -> Estimate:
-    return Estimate(float(elbos.mean()), float(elbos.std(ddof=1) / np.sqrt(len(elbos))) if np.isfinite(elbos).all() else 0.0)
+    return Estimate(
+        float(elbos.mean()), float(elbos.std(ddof=1) / np.sqrt(len(elbos))) if np.isfinite(elbos).all() else 0.0
+    )

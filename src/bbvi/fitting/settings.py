@@ -54,8 +54,12 @@ def checked_settings(*, gradient: Any = None, draws: Any = None, stop: Any = Non
         raise ValueError("stop=[] would never stop; give at least one rule")
     gradient.check(draws)
     restarts = others.get("restarts")
-    if restarts is not None and (isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1):
+    if restarts is not None and (
+        isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1
+    ):
         raise ValueError(f"restarts= takes the number of starts to try, 1 or more, got {restarts!r}")
     if restarts is not None and restarts > 1 and (others.get("start") is not None or others.get("hold") is not None):
-        raise ValueError("restarts= begins at several random places, and start= or hold= says where to begin: leave one out")
+        raise ValueError(
+            "restarts= begins at several random places, and start= or hold= says where to begin: leave one out"
+        )
     return Settings(gradient, draws, stops, **others)

@@ -11,7 +11,7 @@ import pytest
 import bbvi
 from bbvi.fitting.cache import _kept
 from bbvi.fitting.fit import _prepare
-from bbvi.fitting.restarts import MANY
+from bbvi.fitting.restarts import MANY, clearly_above
 from bbvi.fitting.settings import checked_settings
 from bbvi.posterior.ratios import Estimate
 from bbvi.posterior.verdict import disagreement
@@ -151,7 +151,16 @@ def test_two_optima_that_differ_are_told_and_relabelled_ones_are_not():
     assert "disagree" in disagreement([Estimate(-10.0, 0.1), Estimate(-12.0, 0.1), Estimate(-50.0, 0.1)])
     assert not disagreement([Estimate(-10.0, 0.1), Estimate(-10.2, 0.1), Estimate(-50.0, 0.1)])
     assert not disagreement([Estimate(-10.0, 3.0), Estimate(-12.0, 3.0)])
+    assert not disagreement([Estimate(-10.0, 0.1), Estimate(-np.inf, 0.0)])
     assert not disagreement([])
+
+
+def test_what_is_finite_is_above_what_is_not():
+    finite, broken = np.linspace(-3, -2, 10), np.full(10, -np.inf)
+    assert clearly_above(finite, broken, 0.02)
+    assert not clearly_above(broken, finite, 0.02)
+    assert not clearly_above(broken, broken, 0.02)
+    assert not clearly_above(finite + 0.01, finite, 0.02)
 
 
 def test_relabelled_optima_do_not_disagree():

@@ -13,7 +13,7 @@ import numpy as np
 
 from bbvi.fitting.checkpoint import History, Restarts
 from bbvi.fitting.loop import State, own_copy
-from bbvi.fitting.probe import Gain, gain_of
+from bbvi.fitting.probe import gain_of
 from bbvi.fitting.run import Run
 from bbvi.fitting.stop import Elapsed
 from bbvi.model.start import starting_params
@@ -45,7 +45,7 @@ def best_start(run: Run, num: int) -> tuple[State, History, Restarts]:
         elbos = {trial: trial.elbos() for trial in left}
         ranked = sorted(left, key=lambda trial: -elbos[trial].mean())
         # of those that are as good as the best the first is kept
-        best = next(one for one in left if not _clear(gain_of(elbos[ranked[0]] - elbos[one]), _BETTER))
+        best = next(one for one in left if not clearly_above(elbos[ranked[0]], elbos[one], _BETTER))
         ranked.remove(best)
         ranked.insert(0, best)
         half = len(left) // 2
@@ -89,7 +89,7 @@ class _Trial:
         self.state = self.state._replace(waits=jnp.bool_(True))
         while self.go(_WAIT) and int(self.state.step) < _LONGEST_WAIT:
             elbo = np.concatenate([record["elbo"] for record in self.history])[-2 * _WAIT :]
-            if len(elbo) == 2 * _WAIT and not _clear(gain_of(elbo[_WAIT:] - elbo[:_WAIT]), _RISE):
+            if len(elbo) == 2 * _WAIT and not clearly_above(elbo[_WAIT:], elbo[:_WAIT], _RISE):
                 break
         self.state = self.state._replace(waits=jnp.bool_(False))
 
@@ -111,7 +111,11 @@ def _has_both(run: Run) -> bool:
     return len({analysis.problem.latents[name].family.chart.is_discrete for name in fitted}) == 2
 
 
-def _clear(gain: Gain, least: float) -> bool:
+def clearly_above(one: np.ndarray, other: np.ndarray, least: float) -> bool:
+    """Tell whether ELBOs are above others by `least` nats and two standard errors; all that is finite is above what is not."""
+    if not np.all(np.isfinite(other)):
+        return bool(np.all(np.isfinite(one)))
+    gain = gain_of(one - other)
     return gain.mean > max(least, 2 * gain.error)
 
 

@@ -37,9 +37,10 @@ def verdict(posterior: Any) -> str:
 
 def disagreement(restarts: Sequence[Estimate]) -> str:
     """Say that the best two starts ended apart; nothing where they agree, as relabelled optima do."""
-    if len(restarts) < 2:
+    finite = [one for one in restarts if math.isfinite(one)]
+    if len(finite) < 2:
         return ""
-    first, second = restarts[:2]
+    first, second = finite[:2]
     apart = first - second
     if not apart > max(_APART, _ERRORS * math.hypot(first.standard_error, second.standard_error)):
         return ""

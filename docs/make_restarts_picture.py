@@ -23,7 +23,7 @@ def log_joint(z, data):
     return of_prior + dist.Normal(x @ (z["g"] * z["b"]), 1.0).log_prob(y).sum()
 
 
-model = bbvi.Model(log_joint, joint=(), g=bbvi.binary(12), b=bbvi.real(12))
+model = bbvi.Model(log_joint, joint=(), g=bbvi.binary(12), b=bbvi.real(12, q=bbvi.FullRank()))
 figure, axes = plt.subplots(figsize=(7, 4))
 for seed in range(8):
     alone = bbvi.fit(model, (x, y), seed=seed, restarts=1, stop=bbvi.Budget(steps=250))

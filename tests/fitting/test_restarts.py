@@ -32,7 +32,7 @@ def _choice(init=None):
         of_prior = dist.Bernoulli(0.3).log_prob(z["g"]).sum() + dist.Normal(0, 2).log_prob(z["b"]).sum()
         return of_prior + dist.Normal(x @ (z["g"] * z["b"]), 1.0).log_prob(y).sum()
 
-    return bbvi.Model(log_joint, joint=(), g=bbvi.binary(_NUM, init=init), b=bbvi.real(_NUM)), (x, y)
+    return bbvi.Model(log_joint, joint=(), g=bbvi.binary(_NUM, init=init), b=bbvi.real(_NUM, q=bbvi.FullRank())), (x, y)
 
 
 _STOP = (bbvi.Converged(), bbvi.Budget(steps=1000))

@@ -40,7 +40,7 @@ def flipped(probe: Probe, *, number: int) -> Params | None:
         p = probabilities(latent, probe.origin[part][name])
         if p is not None:
             top = p.max(-1)
-            found += [(top[at], part, name, at) for at in zip(*np.nonzero(top > _SURE), strict=True)]
+            found += [(top[at], part, name, at) for at in map(tuple, np.argwhere(top > _SURE))]
     if len(found) <= number:
         return None
     _, part, name, at = sorted(found, key=lambda one: one[0])[number]

@@ -15,6 +15,7 @@ import numpy as np
 
 from bbvi.fitting.loop import State
 from bbvi.posterior.outcome import Outcome
+from bbvi.posterior.ratios import Estimate
 from bbvi.posterior.storage import check_same_model, describe, digest, flatten, read, unflatten, write
 
 try:
@@ -23,6 +24,7 @@ except ImportError:  # where there are no such locks
     fcntl = None  # type: ignore[assignment]
 
 History = list[dict[str, np.ndarray]]
+Restarts = tuple[Estimate, ...]
 
 
 def fingerprint(settings: dict[str, Any], **arrays: Any) -> dict[str, str]:
@@ -55,14 +57,16 @@ class Checkpoint(NamedTuple):
     model: Any
     settings: dict[str, str]
 
-    def save(self, state: State, history: History, estimators: dict[str, str], outcome: Outcome) -> None:
+    def save(
+        self, state: State, history: History, estimators: dict[str, str], outcome: Outcome, restarts: Restarts
+    ) -> None:
         """Write the state and the estimators in use; the file at `path` is always a whole one."""
         leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
         names = history[0].keys() if history else ()
         columns = {name: np.concatenate([record[name] for record in history]) for name in names}
         header = {
             "model": describe(self.model), "settings": self.settings, "estimators": estimators,
-            "outcome": outcome.value,
+            "outcome": outcome.value, "restarts": [(float(one), one.standard_error) for one in restarts],
         }  # fmt: skip
         try:
             write(self.path, "checkpoint", header, flatten({**leaves, "history": columns}))
@@ -103,8 +107,8 @@ class Checkpoint(NamedTuple):
                 with contextlib.suppress(OSError):
                     os.unlink(file.name)
 
-    def load(self, like: State) -> tuple[State, History, dict[str, str]] | None:
-        """Read the state, history and estimators that an earlier call with the same settings left; None if none did."""
+    def load(self, like: State) -> tuple[State, History, dict[str, str], Restarts] | None:
+        """Read the state, history, estimators and restarts of an earlier call with the same settings; None if there are none."""
         if not os.path.exists(self.path):
             return None
         header, arrays = read(self.path, "checkpoint")
@@ -123,4 +127,5 @@ class Checkpoint(NamedTuple):
             if mine is None or its is None or its.shape != mine.shape or its.dtype != mine.dtype:
                 raise ValueError(f"{self.path} belongs to a run with another optimizer or other stopping rules")
         state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in saved])
-        return state, [history] if history else [], header["estimators"]
+        restarts = tuple(Estimate(*pair) for pair in header["restarts"])
+        return state, [history] if history else [], header["estimators"], restarts

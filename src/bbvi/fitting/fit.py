@@ -23,6 +23,7 @@ from bbvi.fitting.loop import Method
 from bbvi.fitting.natural import natural
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
 from bbvi.fitting.recheck import Recheck
+from bbvi.fitting.restarts import MANY, best_start
 from bbvi.fitting.run import Run, drain
 from bbvi.fitting.setbacks import frequent
 from bbvi.fitting.settings import Settings, checked_settings
@@ -31,10 +32,12 @@ from bbvi.fitting.terminal import deferred_interrupt, progress_bar
 from bbvi.fitting.warm_start import warm_start
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice
+from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.structure import choose_structure
-from bbvi.gradients.tree_expectation import without_impossible
+from bbvi.gradients.tree_expectation import TreeExpectation, without_impossible
+from bbvi.gradients.values_and_paths import ValuesAndPaths
 from bbvi.model.groups import Stream
 from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel, Model, structured
@@ -65,6 +68,7 @@ def fit(
     start: Posterior | None = None,
     hold: Posterior | None = None,
     fast_lgamma: bool = True,
+    restarts: int | None = None,
 ) -> Posterior:
     """Fit q(z | lambda) to the posterior of a model.
 
@@ -83,6 +87,8 @@ def fit(
         hold: a posterior whose globals are kept while the locals of new groups are fitted.
         fast_lgamma: replace lgamma and digamma in the model's functions by faster ones, right to 1e-6; False keeps
             JAX's own.
+        restarts: how many random starts to try, in short runs of which the best goes on; default 8 for a flat model with binary or
+            categorical latents, if its estimators, step sizes and stopping rule are the defaults, and 1 otherwise.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist, jax.numpy as jnp
@@ -97,6 +103,7 @@ def fit(
     settings = checked_settings(
         gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
         checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
+        restarts=restarts,
     )  # fmt: skip
     run = _iterate(model, data, settings)
     with progress_bar(progress, settings.last_step) as report:
@@ -136,14 +143,38 @@ def iterate(model: AnyModel, data: Any = None, **options: Any) -> Iterator[Poste
 def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posterior]:
     run = _prepare(model, data, settings)
     history: History = []
-    state, saved = run.loop.init(run.params), None
+    state, saved, num = run.loop.init(run.params), None, _num_starts(run)
     with contextlib.nullcontext() if run.checkpoint is None else run.checkpoint.locked():
         if run.checkpoint is not None:
             saved = run.checkpoint.load(state)
         if saved is not None:
-            state, history, estimators = saved
-            run = run.resumed(int(state.step), estimators)
+            state, history, estimators, restarts = saved
+            run = run.resumed(int(state.step), estimators)._replace(restarts=restarts)
+        elif num > 1:
+            state, history, restarts = best_start(run, num)
+            run = run._replace(restarts=restarts)
         yield from drain(run, state, history)
+
+
+def _num_starts(run: Run) -> int:
+    """Return how many starts to try: as many as are asked for, or as pay where discrete latents have many optima."""
+    settings, problem = run.settings, run.loop.analysis.problem
+    if settings.last_step == 0:
+        return 1
+    if settings.restarts is not None:
+        if settings.restarts > 1 and problem.opaque:
+            raise ValueError(
+                "restarts= runs compiled steps only, and this model has opaque functions: call fit with several seeds"
+            )
+        return settings.restarts
+    by_hand = settings.start or settings.hold or settings.optimizer or problem.num_groups or problem.opaque
+    by_hand = by_hand or run.choosing is None or not any(rule.goes_on for rule in settings.stops)
+    if by_hand or any(latent.init is not None for latent in problem.latents.values()):
+        return 1
+    estimators = run.loop.gradient.by_latent(run.loop.analysis).values()
+    return (
+        MANY if any(isinstance(own, (LocalExpectation, TreeExpectation, ValuesAndPaths)) for own in estimators) else 1
+    )
 
 
 def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
@@ -217,7 +248,7 @@ def _checkpoint(run: Run) -> Checkpoint:
     settings, problem = run.settings, run.loop.analysis.problem
     chosen = {
         "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
-        "batch_size": run.loop.batch_size, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
+        "batch_size": run.loop.batch_size, "restarts": settings.restarts, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
     }  # fmt: skip
     some = None if run.groups is None else run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1]))
     steps = behaviour(run.loop.optimizer, {name: latent.family for name, latent in problem.latents.items()})

@@ -61,6 +61,8 @@ class State(NamedTuple):
     #: what share of their steps latents take: less than 1 after setbacks, of which there were so many in a row
     share: Array
     setbacks: Array
+    #: whether discrete latents wait for the others: they stay where they are, and no rule fires
+    waits: Array
 
 
 class Record(NamedTuple):
@@ -123,7 +125,7 @@ class Loop:
         none, zero = jnp.int32(-1), jnp.int32(0)
         previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batch_size)
         draws, share = self.draws.init(), jnp.ones(())
-        state = State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero)
+        state = State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero, jnp.bool_(False))
         return jax.tree.map(jnp.copy, state)
 
     def groups(self, key: Key, step: int | Array) -> Array:
@@ -248,7 +250,7 @@ class Loop:
         takes = good & moving
         moved = flat_after - flat_before
         end = jnp.where(state.share < 1, flat_before + state.share * moved, flat_after)
-        end = jnp.where(takes, end, flat_before)
+        end = jnp.where(takes & ~(state.waits & self._discrete(before)), end, flat_before)
         after = as_tree(end)
         here = flat_before, state.previous[1] if batch is None else batch.groups
         previous = jax.tree.map(lambda new, old: jnp.where(takes, new, old), here, state.previous)
@@ -258,7 +260,7 @@ class Loop:
         for number, (stop, stop_state) in enumerate(zip(self.stops, state.stops, strict=True)):
             stop_state, fires = stop.update(stop_state, before, after, info)
             stops.append(stop_state)
-            fires &= takes & (number < len(self.method.stops))
+            fires &= takes & ~state.waits & (number < len(self.method.stops))
             fired = jnp.where(fires & (fired < 0), number, fired)
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
@@ -289,6 +291,13 @@ class Loop:
             after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
             optimizer["locals"] = put_rows(state.optimizer["locals"], batch.groups, rows)
         return before, after, optimizer
+
+    def _discrete(self, moved: dict[str, Lambda]) -> np.ndarray:
+        """Tell which parameters of what a step moves, as one vector, are of discrete latents."""
+        latents = self.analysis.problem.latents
+        parts = [own for _, part in sorted(moved.items()) for own in sorted(part.items())]
+        discrete = [latents[name].family.chart.is_discrete for name, _ in parts]
+        return np.repeat(discrete, [sum(map(jnp.size, params.values())) for _, params in parts])
 
     def _broken(self, estimate: Estimate, after: dict[str, Lambda], *flat: Array) -> Array:
         """Number the first latent, in declaration order, with a gradient or a parameter that is not finite.

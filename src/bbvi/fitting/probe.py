@@ -4,6 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
@@ -89,8 +90,10 @@ class Probe:
         end = self._fitted(self._run(self.moved(at), steps, *words, moving=True)[0].params)
         return np.divide(end - self._fitted(self.origin), self.unit, where=self.unit > 0, out=np.zeros_like(end))
 
-    def averaged(self, params: Params, steps: int, *words: str | int) -> Params:
-        """Return the average lambda of a run from this one."""
+    def averaged(self, params: Params, steps: int, *words: str | int, waiting: int = 0) -> Params:
+        """Return the average lambda of a run from this one; before it discrete latents wait for so many steps."""
+        if waiting:
+            params = self._run(params, waiting, *words, "waiting", moving=True, waits=True)[0].params
         state, _ = self._run(params, steps, *words, moving=True)
         average = self.watch.average(state.stops[self._number], state.params)
         return average if self.fit.loop.analysis.fit_globals else {**average, "globals": state.params["globals"]}
@@ -127,10 +130,12 @@ class Probe:
         pairs = (("globals", averages.globals), ("locals", averages.rows))
         return {part: shaped(getattr(own, what), params[part]) if own.columns else {} for part, own in pairs}
 
-    def _run(self, params: Params, steps: int, *words: str | int, moving: bool = False) -> tuple[State, np.ndarray]:
+    def _run(
+        self, params: Params, steps: int, *words: str | int, moving: bool = False, waits: bool = False
+    ) -> tuple[State, np.ndarray]:
         loop, key, data, groups = self.fit
         elbos: list[np.ndarray] = []
-        state = own_copy(self._still._replace(params=params))
+        state = own_copy(self._still._replace(params=params, waits=jnp.bool_(waits)))
         for word in words:
             key = fold(key, word)
         self.left -= steps

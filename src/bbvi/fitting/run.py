@@ -12,7 +12,7 @@ import numpy as np
 
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.cache import compiled
-from bbvi.fitting.checkpoint import Checkpoint, History
+from bbvi.fitting.checkpoint import Checkpoint, History, Restarts
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import PrecisionError, narrower_than_rounding, raise_if_not_finite
 from bbvi.fitting.loop import Loop, State, own_copy
@@ -51,6 +51,7 @@ class Run(NamedTuple):
     recheck: Recheck | None
     choosing: Choosing | None
     checkpoint: Checkpoint | None = None
+    restarts: Restarts = ()
 
     def with_estimator(self, gradient: AbstractGradient) -> "Run":
         """Go on with this estimator, which is not chosen again."""
@@ -195,7 +196,7 @@ def _save_in_time(run: Run, state: State, history: History, saved: float) -> flo
 
 def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:
     if run.checkpoint is not None:
-        run.checkpoint.save(state, history, run.loop.gradient.named(run.loop.analysis), outcome)
+        run.checkpoint.save(state, history, run.loop.gradient.named(run.loop.analysis), outcome, run.restarts)
 
 
 def _most_steps(run: Run, state: State) -> int:
@@ -293,5 +294,5 @@ def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:
     return Posterior(
         run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
         history=history, outcome=end.outcome, stopped=end.words, estimators=run.loop.gradient.named(run.loop.analysis),
-        densities=run.loop.densities,
+        densities=run.loop.densities, restarts=run.restarts,
     )  # fmt: skip

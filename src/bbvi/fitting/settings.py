@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import optax
 from jaxtyping import Array
 
@@ -27,6 +28,7 @@ class Settings(NamedTuple):
     start: Posterior | None = None
     hold: Posterior | None = None
     fast_lgamma: bool = True
+    restarts: int | None = None
 
     @property
     def last_step(self) -> int | None:
@@ -51,4 +53,13 @@ def checked_settings(*, gradient: Any = None, draws: Any = None, stop: Any = Non
     if not stops:
         raise ValueError("stop=[] would never stop; give at least one rule")
     gradient.check(draws)
+    restarts = others.get("restarts")
+    if restarts is not None and (
+        isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1
+    ):
+        raise ValueError(f"restarts= takes the number of starts to try, 1 or more, got {restarts!r}")
+    if restarts is not None and restarts > 1 and (others.get("start") is not None or others.get("hold") is not None):
+        raise ValueError(
+            "restarts= begins at several random places, and start= or hold= says where to begin: leave one out"
+        )
     return Settings(gradient, draws, stops, **others)

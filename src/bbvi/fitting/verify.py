@@ -2,28 +2,25 @@
 
 A stopping rule looks at gradients along the way. Three things are hidden from it: a ridge, along which steps creep; a discrete
 factor of q that has given up other values, and so never draws them; and a gradient that is biased. Challengers are the top of
-each ridge, as differences of the gradient and of the ELBO on common random numbers show it, and the end of a run that starts
-where such discrete factors are undecided again. A challenger wins if its ELBO is clearly higher on fresh draws that both share.
+each ridge, as differences of the gradient and of the ELBO on common random numbers show it, and the ends of runs that start
+where such discrete factors have other values. A challenger wins if its ELBO is clearly higher on fresh draws that both share.
 For the third, slopes of the ELBO by differences of its values, which no path or score enters (Kiefer and Wolfowitz 1952;
 Spall 1992), are compared with the estimated gradient.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from bbvi.families import PerValue
 from bbvi.fitting.converged import toward
 from bbvi.fitting.loop import State
-from bbvi.fitting.probe import SATURATED, Fit, Gain, Params, Probe, gain_of
-from bbvi.model.latents import Latent
+from bbvi.fitting.moves import MOVES, SETTLE
+from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
 
 _VECTORS, _RIDGES, _FLAT = 120, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
 _GROUPS_TO_COMPARE = 500
-_SETTLE = 100  # steps after which what is left of a random move points along ridges
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
 _BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _FEWEST_STEPS, _MOST_STEPS = 8, 3, 2, 3, 3, 100
@@ -64,41 +61,15 @@ def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
     """Challenge a lambda in about `left` steps."""
     probe = Probe(fit, state, params, left=left)
     most = probe.watch.most_gain(fit.loop.analysis.problem.num_groups, fit.loop.batch_size)
-    for challenger in (_undecided, _top_of_ridges):
+    for challenger in (*MOVES, _top_of_ridges):
         # where steps are dear, as with opaque functions that few were made of, there is no more than a look at the rule
-        there = challenger(probe) if probe.left >= 4 * _SETTLE else None
+        there = challenger(probe) if probe.left >= 4 * SETTLE else None
         if there is None:
             continue
         found = probe.compare(there, params, 2 * probe.steps, "fresh")
         if found.mean > max(most, 3 * found.error):
             return Finding(there, found)
-    return Finding(biased=_biased(probe) if probe.left >= 4 * _SETTLE else ())
-
-
-def _undecided(probe: Probe) -> Params | None:
-    """Run on from where discrete factors that have given up other values are undecided again; None if none has."""
-    problem, moved, any_moved = probe.fit.loop.analysis.problem, dict(probe.origin), False
-    for part, latents in (("globals", problem.globals), ("locals", problem.locals)):
-        for name, latent in latents.items():
-            if latent.family.chart.chooses and name in probe.fisher[part]:
-                new = _undecided_rows(latent, probe.origin[part][name], probe.fisher[part][name])
-                any_moved = any_moved or new is not None
-                moved[part] = moved[part] | {name: new or probe.origin[part][name]}
-    return probe.averaged(moved, _SETTLE, "undecided") if any_moved else None
-
-
-def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
-    family = latent.family
-    entries = (family.choice if isinstance(family, PerValue) else family).parameters()
-    sharp = {}
-    for p, entry in entries.items():
-        own = np.asarray(fisher[p])
-        events = tuple(range(own.ndim - len(entry.raw_shape()), own.ndim))
-        sharp[p] = (own.max(events, keepdims=True) if events else own) < SATURATED
-    if not any(np.any(where) for where in sharp.values()):
-        return None
-    reset = {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in entries}
-    return {**params, **reset}
+    return Finding(biased=_biased(probe) if probe.left >= 4 * SETTLE else ())
 
 
 def _top_of_ridges(probe: Probe) -> Params | None:
@@ -121,7 +92,7 @@ def _ridges(probe: Probe) -> list[np.ndarray]:
     """
     nowhere, generator = np.zeros_like(probe.unit), np.random.default_rng(0)
     apart = generator.normal(size=len(nowhere)) * (probe.unit > 0)
-    rest = probe.settled(apart, _SETTLE, "creep") - probe.settled(nowhere, _SETTLE, "creep")
+    rest = probe.settled(apart, SETTLE, "creep") - probe.settled(nowhere, SETTLE, "creep")
     if not np.all(np.isfinite(rest)) or np.linalg.norm(rest) == 0:
         rest = apart
     before = probe.left

@@ -12,7 +12,7 @@ from bbvi.model.problem import Problem
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.pareto import Khat
 from bbvi.posterior.posterior import Posterior
-from bbvi.posterior.ratios import bind_again
+from bbvi.posterior.ratios import Estimate, bind_again
 from bbvi.posterior.storage import check_same_model, read, unflatten
 
 
@@ -47,4 +47,5 @@ def load(path: str | os.PathLike[str], model: AnyModel, data: Any = None) -> Pos
         problem, params, data=flat, groups=groups, lengths=tree.get("lengths", {}), history=[tree["history"]],
         without_data=header["has_data"] and data is None, outcome=Outcome(header["outcome"]), stopped=header["stopped"],
         estimators=header["estimators"], khat=Khat(**header["khat"]) if header.get("khat") else None,
+        restarts=[Estimate(*pair) for pair in header.get("restarts", ())],
     )  # fmt: skip

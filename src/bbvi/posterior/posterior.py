@@ -43,6 +43,8 @@ class Posterior:
         outcome: how the fit ended, a `bbvi.Outcome`.
         stopped: the same in words: the rule that stopped the fit, or what went wrong.
         estimators: the estimator of each latent's gradient.
+        restarts: the ELBOs of all starts after their short runs, each with a `.standard_error`, that of the start that went
+            on first; empty if there was one start.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist
@@ -67,10 +69,12 @@ class Posterior:
         estimators: Mapping[str, str] | None = None,
         khat: Khat | None = None,
         densities: Densities | None = None,
+        restarts: Sequence[Estimate] = (),
     ):
         self._problem, self._params, self._data, self._groups = problem, params, data, groups
         self._lengths, self._records, self._without_data = lengths or {}, list(history), without_data
         self._khat, self._densities = khat, densities
+        self.restarts = tuple(restarts)
         self.model: AnyModel = problem.model
         self.outcome, self.stopped, self.estimators = outcome, stopped, dict(estimators or {})
 
@@ -265,6 +269,7 @@ class Posterior:
             "model": describe(self.model), "structure": self.structure, "num_groups": self.num_groups, "padded": self._problem.lengths,
             "converged": self.converged, "outcome": self.outcome.value, "stopped": self.stopped,
             "estimators": self.estimators, "khat": None if self._khat is None else self._khat.as_dict(),
+            "restarts": [(float(one), one.standard_error) for one in self.restarts],
             "has_data": self._without_data or self._data is not None or self._groups is not None,
         }  # fmt: skip
         write(path, "posterior", header, flatten(arrays))

@@ -1,6 +1,7 @@
 """The line that opens every summary: how the fit ended, how near q is to the posterior, and what to do next."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from bbvi.model.problem import Problem
 from bbvi.posterior.khat import is_cheap, khat_of
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.pareto import Khat
+from bbvi.posterior.ratios import Estimate
 
 _GOOD, _FAIR = 0.5, 0.7
+#: nats, and standard errors, by which the ELBOs of two starts differ that found different optima
+_APART, _ERRORS = 0.5, 3.0
 _NUM_GROUPS = 20
 
 
@@ -19,6 +23,8 @@ def verdict(posterior: Any) -> str:
     """Say it all in one line, with k-hat if the posterior has it or can have it soon."""
     khat, outcome = _khat(posterior), posterior.outcome
     parts = [posterior._ending()]
+    if apart := disagreement(posterior.restarts):
+        parts.append(apart)
     if khat is not None:
         parts.append(words(khat))
     if khat is None or outcome is not Outcome.CONVERGED:
@@ -27,6 +33,18 @@ def verdict(posterior: Any) -> str:
         weights = "posterior.reweighted(), " if worst(khat) < _FAIR and posterior._groups is None else ""
         parts.append(f"try {weights}{_remedy(posterior._problem)}")
     return "; ".join(parts)
+
+
+def disagreement(restarts: Sequence[Estimate]) -> str:
+    """Say that the best two starts ended apart; nothing where they agree, as relabelled optima do."""
+    finite = [one for one in restarts if math.isfinite(one)]
+    if len(finite) < 2:
+        return ""
+    first, second = finite[:2]
+    apart = first - second
+    if not apart > max(_APART, _ERRORS * math.hypot(first.standard_error, second.standard_error)):
+        return ""
+    return f"restarts disagree: the best two of {len(restarts)} starts were {apart:.2g} nat apart, so there may be better optima"
 
 
 def words(khat: Khat) -> str:

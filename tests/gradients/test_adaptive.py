@@ -11,8 +11,8 @@ import pytest
 
 import bbvi
 from bbvi.blankets.analysis import analyse
-from bbvi.fitting.loop import own_copy
 from bbvi.fitting.settings import Settings
+from bbvi.fitting.state import own_copy
 from bbvi.gradients.abstract import Estimate
 from bbvi.gradients.adaptive import Measured, measured, next_level
 from bbvi.gradients.mixed import Mixed

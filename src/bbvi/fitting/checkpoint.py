@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.fitting.loop import State
+from bbvi.fitting.state import State
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.ratios import Estimate
 from bbvi.posterior.storage import check_same_model, describe, digest, flatten, read, unflatten, write

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import MonteCarlo
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.loop import Loop, Method, State
+from bbvi.fitting.loop import Loop, Method
 from bbvi.fitting.noise import noise_of_latents
 from bbvi.fitting.optimizers import adagrad
+from bbvi.fitting.state import State
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice, Pilot
 from bbvi.model.groups import AbstractGroups

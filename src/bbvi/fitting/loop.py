@@ -17,6 +17,7 @@ from bbvi.draws.batch import Batch, by_bucket, draw_groups
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.optimizers import ascend, ascend_rows, init_rows
+from bbvi.fitting.state import Record, State
 from bbvi.fitting.stop import AbstractStop, Info
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
@@ -39,41 +40,6 @@ class Method(NamedTuple):
     capacity: int = 1
     #: a rule that is followed and does not stop the loop
     watch: AbstractStop | None = None
-
-
-class State(NamedTuple):
-    """All that the next step needs. Random numbers are a function of the step's number, so no key is here."""
-
-    params: dict[str, Lambda]
-    optimizer: dict[str, Any]
-    stops: tuple[Any, ...]
-    #: what the number of draws is decided by
-    draws: Any
-    step: Array
-    #: which stopping rule fired, or -1
-    fired: Array
-    #: which latent's gradient was not finite, or -1; one beyond the last if the ELBO was not
-    broken: Array
-    #: how many times a rule fired and was refuted
-    refuted: Array
-    #: lambda before the last good step, as one vector: of the globals, and of the rows of these groups
-    previous: tuple[Array, Array]
-    #: what share of their steps latents take: less than 1 after setbacks, of which there were so many in a row
-    share: Array
-    setbacks: Array
-    #: whether discrete latents wait for the others: they stay where they are, and no rule fires
-    waits: Array
-
-
-class Record(NamedTuple):
-    """What a human wants to see of each step."""
-
-    elbo: Array
-    elbo_error: Array
-    change: Array
-    floored: Array
-    draws: Array
-    setbacks: Array
 
 
 class Prefetched(eqx.Module):
@@ -315,16 +281,6 @@ def _zero_unless(finite: Array, estimate: Estimate) -> Estimate:
     """Take a gradient of 0 if a part of it is not finite, lest optimisers and rules keep what is not a number."""
     gradient = jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), (estimate.globals, estimate.rows))
     return estimate._replace(globals=gradient[0], rows=gradient[1])
-
-
-def own_copy(tree: Any) -> Any:
-    """Copy a tree of arrays, so that no leaf shares its buffer with anything, nor with another leaf."""
-    return _copied(tree)
-
-
-@jax.jit  # one program for all leaves
-def _copied(tree: Any) -> Any:
-    return jax.tree.map(jnp.copy, tree)
 
 
 def put_rows(rows: Any, groups: Array, new: Any) -> Any:

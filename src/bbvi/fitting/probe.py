@@ -9,7 +9,8 @@ import numpy as np
 
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.converged import Converged, shaped
-from bbvi.fitting.loop import Loop, State, own_copy
+from bbvi.fitting.loop import Loop
+from bbvi.fitting.state import State, own_copy
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 

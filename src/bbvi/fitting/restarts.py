@@ -15,9 +15,9 @@ from bbvi.families import Tree
 from bbvi.families.abstract import Lambda
 from bbvi.families.tree import NEVER
 from bbvi.fitting.checkpoint import History, Restarts
-from bbvi.fitting.loop import State, own_copy
 from bbvi.fitting.probe import gain_of
 from bbvi.fitting.run import Run
+from bbvi.fitting.state import State, own_copy
 from bbvi.fitting.stop import Elapsed
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold

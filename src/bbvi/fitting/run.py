@@ -15,11 +15,12 @@ from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History, Restarts
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import PrecisionError, narrower_than_rounding, raise_if_not_finite
-from bbvi.fitting.loop import Loop, State, own_copy
+from bbvi.fitting.loop import Loop
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
 from bbvi.fitting.setbacks import find_start, set_back
 from bbvi.fitting.settings import Settings
+from bbvi.fitting.state import State, own_copy
 from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
 from bbvi.fitting.verify import candidate, verify

@@ -16,8 +16,9 @@ from jax.flatten_util import ravel_pytree
 
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
-from bbvi.fitting.loop import State, own_copy, put_rows
+from bbvi.fitting.loop import put_rows
 from bbvi.fitting.probe import Fit, Params
+from bbvi.fitting.state import State, own_copy
 from bbvi.model.problem import total
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold

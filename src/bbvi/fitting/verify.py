@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bbvi.fitting.converged import toward
-from bbvi.fitting.loop import State
 from bbvi.fitting.moves import MOVES, SETTLE
 from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
+from bbvi.fitting.state import State
 
 _VECTORS, _RIDGES, _FLAT = 120, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
 _GROUPS_TO_COMPARE = 500

@@ -43,8 +43,7 @@ class Posterior:
         outcome: how the fit ended, a `bbvi.Outcome`.
         stopped: the same in words: the rule that stopped the fit, or what went wrong.
         estimators: the estimator of each latent's gradient.
-        restarts: the ELBOs of all starts after their short runs, each with a `.standard_error`, that of the start that went
-            on first; empty if there was one start.
+        restarts: the ELBOs of all starts after their short runs, that of the one that went on first; empty if there was one.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist

@@ -2,8 +2,8 @@
 
     python tools/compat.py [--only newest|oldest] [--pythons "python3.11 /opt/python3.13/bin/python3.13"]
 
-The oldest dependencies are the floors in pyproject.toml, on the oldest Python found. One more run, on the newest, has the newest
-PyMC too.
+The oldest dependencies are the floors in pyproject.toml, on the oldest Python found. One more run, on the newest, is of the bridges with the newest
+PyMC.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def pythons(named: str) -> dict[tuple[int, int], str]:
     return dict(sorted(found.items()))
 
 
-def test(label: str, python: str, requirements: list[str]) -> bool:
+def test(label: str, python: str, requirements: list[str], tests: str = "tests") -> bool:
     """Make the environment, install, run the tests; whether they passed."""
     folder = VENVS / label
     own = str(folder / "bin" / "python")
@@ -80,7 +80,7 @@ def test(label: str, python: str, requirements: list[str]) -> bool:
     # all at once: what they allow each other is found together
     subprocess.run([*install, "--editable", str(ROOT), *requirements, *TEST_TOOLS], check=True)
     began = time.monotonic()
-    command = [own, "-m", "pytest", "-m", "compat", "-p", "no:cacheprovider", "tests"]
+    command = [own, "-m", "pytest", "-m", "compat", "-p", "no:cacheprovider", tests]
     passed = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     print(f"{label}: {'passed' if passed else 'FAILED'} in {time.monotonic() - began:.0f} s", flush=True)
     return passed
@@ -98,10 +98,10 @@ def main() -> None:
     if options.only != "oldest":
         chosen = [newest] if options.only == "newest" else list(found)
         runs += [(f"{major}.{minor}-newest", found[major, minor], []) for major, minor in chosen]
-        runs += [(f"{newest[0]}.{newest[1]}-pymc", found[newest], ["pymc"])]
+        runs += [(f"{newest[0]}.{newest[1]}-pymc", found[newest], ["pymc"], "tests/bridges")]
     if options.only != "newest":
         runs += [(f"{oldest[0]}.{oldest[1]}-oldest", found[oldest], floors(project()["dependencies"]))]
-    failed = [label for label, python, requirements in runs if not test(label, python, requirements)]
+    failed = [run[0] for run in runs if not test(*run)]
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

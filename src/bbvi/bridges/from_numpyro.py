@@ -120,6 +120,6 @@ def _origin(function: Function, found: Found) -> Origin:
 
     return Origin(
         "numpyro", sites=lambda draws: jax.jit(jax.vmap(values))(dict(draws)), predict=predict,
-        log_likelihood=lambda sites: jax.jit(jax.vmap(densities))(dict(sites)),
+        log_likelihood=lambda draws: jax.jit(jax.vmap(lambda z: densities(values(z))))(dict(draws)),
         observed={name: np.asarray(found.statements[name].value) for name in found.observed},
     )  # fmt: skip

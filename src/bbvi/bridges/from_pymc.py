@@ -1,5 +1,6 @@
 """PyMC models: log p as a JAX function of the free variables, one term for each variable, by PyTensor's JAX linker."""
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -121,14 +122,9 @@ def _origin(pymc: Any, model: Any, own: Any, values: Sequence[Any]) -> Origin:
     observed = {rv.name: rv for rv in own.observed_RVs}
     log_p = own.logp(vars=list(observed.values()), sum=False) if observed else []
     densities = _jax_function(values, dict(zip(observed, log_p, strict=True)))
-    kept: dict[str, Any] = {}
 
-    def sites(draws: Mapping[str, Any]) -> dict[str, Any]:
-        kept["latents"] = [draws[v.name] for v in values]
-        return jax.jit(jax.vmap(lambda *z: variables(z)), **for_one_run())(*kept["latents"])
-
-    def log_likelihood(found: Mapping[str, Any]) -> dict[str, Any]:
-        return jax.jit(jax.vmap(lambda *z: densities(z)), **for_one_run())(*kept["latents"])
+    def at(function: Callable[[Sequence[Any]], dict[str, Any]], draws: Mapping[str, Any]) -> dict[str, Any]:
+        return jax.jit(jax.vmap(lambda *z: function(z)), **for_one_run())(*[draws[v.name] for v in values])
 
     def predict(found: Mapping[str, Any], key: Any) -> dict[str, Any]:
         return _predicted(pymc, model, found, key)
@@ -137,7 +133,8 @@ def _origin(pymc: Any, model: Any, own: Any, values: Sequence[Any]) -> Origin:
     dims = {name: tuple(own) for name, own in model.named_vars_to_dims.items() if None not in own}
     coords = {name: np.asarray(entries) for name, entries in model.coords.items() if entries is not None}
     return Origin(
-        "pymc", sites, predict if observed else None, log_likelihood if observed else None, data, dims, coords,
+        "pymc", functools.partial(at, variables), predict if observed else None,
+        functools.partial(at, densities) if observed else None, data, dims, coords,
     )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ class Origin:
     """What a bridge knows of a model beyond log p; arrays of draws have the samples on their first axis.
 
     `library` is the name of the other library. `sites(draws)` turns draws of the latents, as `Posterior.sample` gives them, into
-    those of its own variables. Of these, `predict(sites, key)` draws what is observed, and `log_likelihood(sites)` is the density of
-    each observation. `dims` and `coords` name the axes of its variables, where it names them.
+    those of its own variables, and `log_likelihood(draws)` is the density of each observation at them. `predict(sites, key)` draws what is
+    observed. `dims` and `coords` name the axes of its variables, where it names them.
     """
 
     library: str

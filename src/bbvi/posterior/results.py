@@ -204,7 +204,7 @@ def _from_origin(results: Results, origin: Origin, members: Mapping[str, Any], s
     results.coords.update(origin.coords)
     results.add("posterior", sites)
     if origin.log_likelihood is not None:
-        results.add("log_likelihood", origin.log_likelihood(sites))
+        results.add("log_likelihood", origin.log_likelihood(members))
     if origin.predict is not None:
         key = jax.random.wrap_key_data(jnp.asarray(fold(seed_key(seed), "predictions")), impl="threefry2x32")
         results.add("posterior_predictive", origin.predict(sites, key))

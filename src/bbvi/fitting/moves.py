@@ -89,8 +89,8 @@ def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
     for p, entry in entries.items():
         own = np.asarray(fisher[p])
         events = tuple(range(own.ndim - len(entry.raw_shape()), own.ndim))
-        sharp[p] = (own.max(events, keepdims=True) if events else own) < SATURATED
-        sharp[p] &= np.asarray(params[p]) > NEVER / 2  # what log p rules out is no corner
+        few = (own.max(events, keepdims=True) if events else own) < SATURATED
+        sharp[p] = few & (np.asarray(params[p]) > NEVER / 2)  # what log p rules out is no corner
     if not any(np.any(where) for where in sharp.values()):
         return None
     reset = {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in entries}

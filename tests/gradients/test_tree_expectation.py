@@ -10,6 +10,7 @@ import pytest
 
 import bbvi
 from bbvi.gradients.mixed import Mixed
+from bbvi.model.joint import Block
 from tests.exact import Exact, largest_gap
 from tests.gradients.test_local_expectation import estimate_of
 from tests.gradients.test_score import ROUNDING, exact
@@ -145,7 +146,7 @@ SPELLINGS = [sliced, by_densities, by_a_loop, by_outputs_of_a_loop, by_arithmeti
 def test_a_hidden_markov_chain_gets_its_posterior_by_default(log_joint, latent):
     model = bbvi.Model(log_joint, s=latent)
     posterior = bbvi.fit(model, Y)
-    assert posterior.converged and posterior.structure == ((("s",), 0, None, (-1, 0, 1, 2, 3)),)
+    assert posterior.converged and posterior.structure == (Block(("s",), forest=(-1, 0, 1, 2, 3)),)
     log_p, outcomes = enumerated(model, Y, 5, 2)
     np.testing.assert_allclose(posterior.probs()["s"], marginals(log_p, outcomes, 2), atol=1e-4)
     assert abs(float(posterior.elbo(1000)) - np.log(evidence(model, Y, outcomes))) < 1e-3

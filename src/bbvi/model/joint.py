@@ -20,7 +20,7 @@ from bbvi.families import (
 )
 from bbvi.families.charts import AbstractChart, vectors
 from bbvi.model.latents import Latent
-from bbvi.model.paired import as_pair, check_pair, is_paired, join_pair, split_pair
+from bbvi.model.paired import as_pair, check_pair, has_discrete, is_paired, join_pair, split_pair
 
 Latents = dict[str, Latent]
 Blocks = dict[str, Latents]
@@ -84,7 +84,7 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = {name: within[0][name] for name in names}
-        if pair := forest is None and is_paired(members):
+        if pair := forest is None and has_discrete(members):
             check_pair(members)
             if parents or core is not None:
                 raise ValueError(f"joint=: {names} are paired element by element: these have no parents and no core")

@@ -13,9 +13,14 @@ from bbvi.model.latents import Latent
 Latents = Mapping[str, Latent]
 
 
+def has_discrete(members: Latents) -> bool:
+    """Tell whether one of these latents is discrete."""
+    return any(latent.family.chart.is_discrete for latent in members.values())
+
+
 def is_paired(members: Latents) -> bool:
-    """Tell whether these latents share factors element by element: one of them is discrete."""
-    return len(members) > 1 and any(latent.family.chart.is_discrete for latent in members.values())
+    """Tell whether these latents share factors element by element: one of them is discrete, and has others beside it."""
+    return len(members) > 1 and has_discrete(members)
 
 
 def in_order(members: Latents) -> list[str]:
@@ -30,7 +35,7 @@ def check_pair(members: Latents) -> None:
         if why := why_not_paired(latent):
             raise ValueError(f"joint=: {name!r} {why}")
     discrete = [name for name, latent in members.items() if latent.family.chart.is_discrete]
-    if len(discrete) > 1:
+    if len(discrete) > 1 or len(members) == 1:
         raise ValueError(
             f"joint=: {names} has the discrete latents {discrete}; a factor q(g_i) q(b_i | g_i) has one of them and continuous "
             "ones beside it: pair each discrete latent with the continuous ones it switches"

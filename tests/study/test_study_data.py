@@ -159,7 +159,7 @@ def test_the_command_makes_a_plan_and_names_bad_lines(tmp_path, monkeypatch):
     path = tmp_path / "own.csv"
     path.write_text("id,day,Na\n" + "".join(f"{i},0,{i}\n" for i in range(12)))
     bad = CliRunner().invoke(main, ["study", "--data", str(path), "--patient", "id", "--time", "day"])
-    assert bad.exit_code == 1 and "own.csv, line 2: lab 'Na' is 0, but Gamma-TS, Gamma need" in bad.output
+    assert bad.exit_code == 1 and "own.csv, line 2: lab 'Na' is 0, but Gamma-TS, Gamma, Log-T-TS need" in bad.output
     wrong = CliRunner().invoke(main, ["study", "--quick", "--full"])
     assert wrong.exit_code == 2 and "exclude each other" in wrong.output
 

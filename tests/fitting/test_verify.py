@@ -142,7 +142,7 @@ def test_good_gradients_are_not_suspected():
             + dist.Normal(steps, 1).log_prob(z["jump"])
         )
 
-    model = bbvi.Model(log_joint, rate=bbvi.positive(), on=bbvi.binary(), jump=bbvi.real())
+    model = bbvi.Model(log_joint, joint=(), rate=bbvi.positive(), on=bbvi.binary(), jump=bbvi.real())
     kinds = set()
     for seed in range(3):
         posterior = bbvi.fit(model, seed=seed)

@@ -36,7 +36,7 @@ def coupled():
             "y": dist.Normal(z["x"] * (1 + z["b"]), 1.0).log_prob(y),
         }
 
-    return bbvi.Model(log_joint, x=bbvi.real(2), b=bbvi.binary(2)), jnp.array([1.0, -2.0])
+    return bbvi.Model(log_joint, joint=(), x=bbvi.real(2), b=bbvi.binary(2)), jnp.array([1.0, -2.0])
 
 
 @functools.cache

@@ -58,7 +58,7 @@ def test_counts_take_the_score_and_few_values_are_summed_out():
             "x": smooth(z["x"]),
         }
 
-    model = bbvi.Model(log_joint, n=bbvi.count(), k=bbvi.categorical(3), b=bbvi.binary(), x=bbvi.real())
+    model = bbvi.Model(log_joint, joint=(), n=bbvi.count(), k=bbvi.categorical(3), b=bbvi.binary(), x=bbvi.real())
     assert bbvi.fit(model, stop=STEPS).estimators == {
         "n": "Score()", "k": "LocalExpectation()", "b": "LocalExpectation()", "x": "Pathwise()"
     }  # fmt: skip

@@ -133,7 +133,9 @@ class Converged(AbstractStop):
         share = ahead.sum() / 2 / gain
         done = (steps >= self.min_steps) & jnp.all(total <= tolerance**2 * num)
         done &= (total.sum() / 2 <= gain) & (share <= state.allowed)
-        return State(steps, new_globals, new_rows, rows_distance, share, state.allowed), done
+        # with batches it is the noise of these that decides
+        seen = share if scale == 1 else jnp.zeros_like(share)
+        return State(steps, new_globals, new_rows, rows_distance, seen, state.allowed), done
 
     def goes_on_verified(self, state):
         return state._replace(allowed=0 * state.allowed + _DRIFT) if float(state.ahead) > _DRIFT else None

@@ -9,11 +9,10 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
 from bbvi.families.charts import Binary, Categories
+from bbvi.gradients.auto import MOST_EVALUATIONS
 from bbvi.gradients.tree_sums import plan_of
 from bbvi.model.joint import Block
 from bbvi.model.latents import Latent
-
-_MOST_EVALUATIONS = 256
 
 
 def find_forests(analysis: Analysis) -> list[Block]:
@@ -27,7 +26,7 @@ def find_forests(analysis: Analysis) -> list[Block]:
         if (forest := _forest(reads)) is None:
             continue
         plan = plan_of(forest, {name: reads})
-        if plan is not None and plan.num_turns * _num_values(latent) ** 2 <= _MOST_EVALUATIONS:
+        if plan is not None and plan.num_turns * _num_values(latent) ** 2 <= MOST_EVALUATIONS:
             found.append(Block((name,), forest=forest))
     return found
 

@@ -380,3 +380,20 @@ def largest_gap(one: Any, other: Any) -> float:
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(other))
     gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), one, dict(other))
     return max(jax.tree.leaves(gaps)) / scale
+
+
+def hermite(num):
+    """Nodes of a standard Normal, and the probability that each stands for."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num)
+    return nodes, weights / weights.sum()
+
+
+def nodes_of_pair(family, params, num_nodes):
+    """Coordinates that stand for all draws of q(g) q(b | g), and the probability of each, by sums over values and quadrature."""
+    num, own = len(family.chart.parts), hermite(num_nodes)
+    nodes = np.array(list(itertools.product(own[0], repeat=num)))
+    weights = np.array([np.prod(w) for w in itertools.product(own[1], repeat=num)])
+    u = params["loc"][:, None] + jnp.exp(params["scale"])[:, None] * nodes
+    values = jnp.broadcast_to(family.values[:, None, None] * 1.0, (*u.shape[:-1], 1))
+    q = jnp.exp(family.log_q(params))
+    return jnp.concatenate([values, u], -1).reshape(-1, 1 + num), (q[:, None] * weights).ravel()

@@ -1,7 +1,6 @@
 """Factors q(g) q(b | g): gradients against sums over values and quadrature, by the score and by values and paths."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,11 @@ import pytest
 import bbvi
 from bbvi.model.problem import bind
 from bbvi.posterior.values import own_lengths
+from tests.exact import hermite, nodes_of_pair
 
 NOTHING = bbvi.Budget(steps=0)
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
+NUM_NODES = 12
+NODES, WEIGHTS = hermite(NUM_NODES)
 
 
 def flat():
@@ -81,13 +81,7 @@ def of_factor(latent, params):
     if latent.support != "pair":
         u = params["loc"] + jnp.exp(params["scale"]) * NODES
         return (u[:, None] if latent.event else u), jnp.asarray(WEIGHTS)
-    family, num = latent.family, len(latent.family.chart.parts)
-    nodes = np.array(list(itertools.product(NODES, repeat=num)))
-    weights = np.array([np.prod(w) for w in itertools.product(WEIGHTS, repeat=num)])
-    u = params["loc"][:, None] + jnp.exp(params["scale"])[:, None] * nodes
-    values = jnp.broadcast_to(family.values[:, None, None] * 1.0, (*u.shape[:-1], 1))
-    q = jnp.exp(family.log_q(params))
-    return jnp.concatenate([values, u], -1).reshape(-1, 1 + num), (q[:, None] * weights).ravel()
+    return nodes_of_pair(latent.family, params, NUM_NODES)
 
 
 def outcomes(problem, latents, params, lengths):

@@ -1,7 +1,6 @@
 """A discrete latent and continuous ones that share factors q(g_i) q(b_i | g_i): the family, its answers, and what is refused."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,9 @@ from bbvi.families import Bernoulli, Categorical, Paired, PerValue
 from bbvi.families.charts import Positive, Real, Through
 from bbvi.families.law import score
 from bbvi.model.joint import Block
+from tests.exact import nodes_of_pair
 from tests.gradients.test_values_and_paths import groups
 
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(30)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
 BITS = Paired(Bernoulli().chart, (Positive(),))
 CODES = Paired(Categorical(3).chart, (Real(), Through(dist.constraints.interval(-1.0, 2.0))))
 FAMILIES = {"a bit": PerValue(BITS, Bernoulli()), "a category": PerValue(CODES, Categorical(3))}
@@ -28,22 +26,11 @@ def some_params(family, seed=0):
     return {p: jnp.asarray(0.7 * generator.normal(size=x.raw_shape()), float) for p, x in family.parameters().items()}
 
 
-def nodes_of(family, params):
-    """Coordinates that stand for all draws, and the probability of each, by sums over values and quadrature."""
-    num = len(family.chart.parts)
-    nodes = np.array(list(itertools.product(NODES, repeat=num)))
-    weights = np.array([np.prod(w) for w in itertools.product(WEIGHTS, repeat=num)])
-    u = params["loc"][:, None] + jnp.exp(params["scale"])[:, None] * nodes
-    values = jnp.broadcast_to(family.values[:, None, None] * 1.0, (*u.shape[:-1], 1))
-    q = jnp.exp(family.log_q(params))
-    return jnp.concatenate([values, u], -1).reshape(-1, 1 + num), (q[:, None] * weights).ravel()
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_scores_have_mean_zero_and_natural_gradients_are_those_of_their_covariance(name):
     family = FAMILIES[name]
     params = some_params(family)
-    u, weight = nodes_of(family, params)
+    u, weight = nodes_of_pair(family, params, 30)
     _, scores = jax.vmap(functools.partial(score, family, params))(u)
     names = sorted(scores)
     flat = np.concatenate([np.asarray(scores[p], np.float64).reshape(len(u), -1) for p in names], 1)

@@ -262,6 +262,8 @@ CONTINUOUS_REAL_WITH_DATA = {
 }
 
 JUMPING_WITH_DATA = {
+    "tanh of a quotient by data": lambda z, y: jnp.tanh(z / y),
+    "a mixture whose scales are data": lambda z, y: jnp.logaddexp(dist.Normal(z, y).log_prob(0.3), -2.0),
     "0 ** z": lambda z, y: jnp.exp(z * jnp.log(y)),
     "0 ** z with a power": lambda z, y: jnp.tanh(jnp.abs(y) ** z),
     "tanh of an infinite predictor": lambda z, y: jnp.tanh(z @ jnp.log(y)),

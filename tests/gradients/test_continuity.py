@@ -92,3 +92,46 @@ def test_likelihoods_of_rows_whose_data_are_not_known_are_continuous(name):
 def test_what_is_put_into_an_array_of_integers_counts():
     step = lambda z: jnp.where(z > jnp.zeros(3, int).at[0].set(2), 1.0, 0.0)  # noqa: E731
     assert jump_of(step, Interval(0.0, low_open=True)) is not None
+
+
+def quotient(z, scale):
+    return dist.Normal(0, 1).log_prob(z["w"]).sum() + jnp.tanh(z["w"] / scale).sum()
+
+
+def standardised(z, x):
+    x = (x - x.mean(0)) / x.std(0)
+    return dist.Normal(0, 1).log_prob(z["w"]).sum() + dist.Bernoulli(logits=x @ z["w"]).log_prob(1).sum()
+
+
+@pytest.mark.parametrize(
+    "log_joint, data, path",
+    [
+        (quotient, [1.0, 3.0, 2.0], True),
+        (quotient, [1.0, 0.0, 2.0], False),
+        (standardised, [[1.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], False),
+        (standardised, [[1.0, 0.5, 2.0], [-1.0, 0.0, 1.0]], True),
+    ],
+)
+def test_the_data_decide_whether_a_quotient_jumps(log_joint, data, path):
+    problem, flat, groups = bind(bbvi.Model(log_joint, w=bbvi.real(3)), jnp.array(data))
+    assert (smooth_latents(analyse(problem, flat, groups)) == {"w"}) == path
+
+
+@pytest.mark.parametrize("scales, path", [([[1.0, 2.0], [3.0]], True), ([[1.0, 0.0], [3.0]], False)])
+def test_padding_is_no_scale_of_zero(scales, path):
+    def mixture(beta, z, row):
+        two = jnp.logaddexp(dist.Normal(beta["m"], row["scale"]).log_prob(row["y"]), -3.0)
+        return jnp.where(row["mask"]["visit"], two, 0)
+
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["m"]), log_likelihood=mixture, globals={"m": bbvi.real()}
+    )
+    cohort = bbvi.ragged(visit={"y": [[0.3, 1.0], [2.0]], "scale": scales})
+    assert (smooth_latents(analyse(*bind(model, cohort))) == {"m"}) == path
+
+
+def test_a_fit_of_other_data_is_judged_anew():
+    model, steps = bbvi.Model(quotient, w=bbvi.real(3)), bbvi.Budget(steps=1)
+    bbvi.fit(model, jnp.array([1.0, 3.0, 2.0]), gradient=bbvi.Pathwise(), stop=steps)
+    with pytest.raises(ValueError, match="not shown to be continuous"):
+        bbvi.fit(model, jnp.array([1.0, 0.0, 2.0]), gradient=bbvi.Pathwise(), stop=steps)

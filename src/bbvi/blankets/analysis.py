@@ -58,14 +58,15 @@ def analyse(
     row = None if groups is None else row_shapes(groups)
     traces: list[Trace | None] = [None] if apart is None else [scope.trace for scope in apart.scopes]
     known = (traces[0], traces[-1] if groups is not None and apart is not None else None)
-    blankets = find_blankets(problem, data, row, fast_lgamma=fast_lgamma, known=known)
+    extremes = None if groups is None else groups.extremes()
+    blankets = find_blankets(problem, data, row, fast_lgamma=fast_lgamma, known=known, extremes=extremes)
     analysis = Analysis(problem, blankets, fit_globals)
     # what an opaque function reads was learnt at the full length
     if not isinstance(groups, Cohort) or len(groups.buckets) == 1 or problem.opaque:
         return analysis
     shorter = [(problem.at(lengths), data, row_shapes(groups, lengths)) for lengths in groups.buckets[:-1]]
     buckets = [
-        find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets, known=(None, trace)).of_group
+        find_blankets(*short, fast_lgamma=fast_lgamma, like=blankets, known=(None, trace), extremes=extremes).of_group
         for short, trace in itertools.zip_longest(shorter, traces[1:-1])
     ]
     return analysis._replace(buckets=(*buckets, blankets.of_group), axes=groups.axes)

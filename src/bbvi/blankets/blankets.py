@@ -34,17 +34,18 @@ def find_blankets(
     fast_lgamma: bool = True,
     like: Blankets | None = None,
     known: tuple[Trace | None, Trace | None] = (None, None),
+    extremes: Any = None,
 ) -> Blankets:
     """Trace the model once and read off its blankets.
 
     With `fast_lgamma` the functions' lgamma and digamma are replaced by those of `special.py` in the fit. `like` are the
     blankets of the same model at other lengths of the groups: they have the same prior. `known` are the traces of the prior and
-    of a group for latents that are not in blocks.
+    of a group for latents that are not in blocks, and `extremes` a row of the smallest and largest numbers of all groups.
     """
     find, group = functools.partial(find_scope, problem, fast_lgamma=fast_lgamma), None
     prior = find(trace_prior(problem, data, known[0]), data, of_groups=False) if like is None else like.prior
     if problem.num_groups:
-        group = find(trace_group(problem, row, known[1]), row, of_groups=True)
+        group = find(trace_group(problem, row, known[1], extremes), row, of_groups=True)
     found = Blankets(prior, group)
     for name in problem.latents:
         if not any(scope.reading([name]) for scope in found.scopes):

@@ -9,15 +9,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array
 
 from bbvi.blankets.jaxpr.inline import retrace
+from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
+from bbvi.blankets.jaxpr.primitives import MOVES
 from bbvi.blankets.jaxpr.run import all_consts, bind_whole, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.model.latents import Latent
 from bbvi.model.model import Values
 from bbvi.model.problem import Problem, Terms
+
+_KEEP_RANGES = MOVES | {"convert_element_type"}
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
@@ -25,10 +29,13 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 class Trace:
     """The trace of `function(*latents, constants) -> {name: array}`, a function of dicts of latents and of the data.
 
-    `trace(*latents, constants)` evaluates it. The function itself is called once, here; the trace keeps no data.
+    `trace(*latents, constants)` evaluates it. The function itself is called once, here; the trace keeps no data, but the ranges
+    of it: of `constants` themselves if these are arrays, or of their `extremes`.
     """
 
-    def __init__(self, function: Callable[..., Terms], latents: tuple[Shapes, ...], constants: Any):
+    def __init__(
+        self, function: Callable[..., Terms], latents: tuple[Shapes, ...], constants: Any, extremes: Any = None
+    ):
         arrays, static = eqx.partition(constants, is_array)
         written: list[str] = []
 
@@ -50,6 +57,8 @@ class Trace:
         self.written, self.outputs = written, sorted(written)
         #: the same trace without calls: what is called stands where it is called
         self.inlined = retrace(self.closed, {})
+        #: the ranges of data, and of what is computed from data alone and divided by
+        self.known = self._ranges(arrays, extremes)
 
     def __call__(self, *arguments: Any) -> Terms:
         """Evaluate the terms at `(*latents, constants)`."""
@@ -67,6 +76,26 @@ class Trace:
         """The inputs of the trace, with the types that it was traced with."""
         given = jax.tree.leaves((latents, eqx.filter(constants, is_array)))
         return [jnp.asarray(value, v.aval.dtype) for value, v in zip(given, self.closed.jaxpr.invars, strict=True)]
+
+    def _ranges(self, arrays: Any, extremes: Any) -> dict[Any, Interval]:
+        jaxpr, num_latents, given = self.closed.jaxpr, len(self.names), jax.tree.leaves(arrays)
+        at_hand = not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given)
+        values = given if at_hand else jax.tree.leaves(extremes)
+        found = {v: _range_of(value) for v, value in zip(jaxpr.invars[num_latents:], values, strict=False)}
+        if not at_hand:
+            return found
+        makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+        entered, divisors = reached(jaxpr, jaxpr.invars[:num_latents]), set()
+        for atom in [eqn.invars[1] for eqn in jaxpr.eqns if eqn.primitive.name == "div"]:
+            source = atom
+            while (
+                not isinstance(source, Literal) and source in makers and makers[source].primitive.name in _KEEP_RANGES
+            ):
+                source = makers[source].invars[0]
+            if not isinstance(source, Literal) and source in makers and source not in entered:
+                divisors.add(atom)
+        computed = run(self.closed, [*[None] * num_latents, *given], list(divisors)) if divisors else []
+        return found | {v: _range_of(value) for v, value in zip(divisors, computed, strict=True)}
 
     def largest(self) -> int:
         """The number of elements of the largest array that depends on a latent: what one draw takes in memory."""
@@ -104,6 +133,11 @@ class AtSamples:
         return dict(zip(self.outputs, values, strict=True))
 
 
+def _range_of(data: Any) -> Interval:
+    values = np.asarray(data, float) if data.dtype.kind in "biuf" else np.array(np.nan)
+    return range_of(values) if np.isfinite(values).all() else REALS
+
+
 def _last(value: Array, log: Array | None) -> Last:
     return Last(value, None if log is None else lambda: log)
 
@@ -117,10 +151,10 @@ def trace_prior(problem: Problem, data: Any, known: Trace | None = None) -> Trac
     return Trace(function, (_shapes(problem, problem.globals),), data)
 
 
-def trace_group(problem: Problem, row: Any, known: Trace | None = None) -> Trace:
+def trace_group(problem: Problem, row: Any, known: Trace | None = None, extremes: Any = None) -> Trace:
     """Trace the terms of one group, as a function of the globals, its locals and its row of the data."""
     function = problem.group_terms if known is None else _of_members(problem, known)
-    return Trace(function, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row)
+    return Trace(function, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row, extremes)
 
 
 def _of_members(problem: Problem, known: Trace) -> Callable[..., Terms]:

@@ -15,6 +15,7 @@ import numpy as np
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.loop import Loop, Method
+from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.groups import AbstractGroups, first_row
 from bbvi.posterior.storage import digest
 
@@ -42,7 +43,8 @@ def _signature(analysis: Analysis, method: Method) -> str:
     problem = analysis.problem
     by_reads = any(gradient.reads_blankets for gradient in method.gradient.by_latent(analysis).values())
     by_reads |= type(method.draws).arranged is not AbstractDraws.arranged
-    things = [problem.num_groups, analysis.fit_globals, dict(analysis.axes)]
+    # the data may decide which paths can be followed
+    things = [problem.num_groups, analysis.fit_globals, dict(analysis.axes), sorted(smooth_latents(analysis))]
     for name, latent in problem.latents.items():
         things += [name, name in problem.globals, latent.shape, latent.event, latent.family]
     for scope in analysis.scopes:

@@ -44,7 +44,8 @@ class Smooth:
         """Where the function is not shown to be continuous in these latents, if anywhere."""
         closed, names = self._trace.closed, self._trace.names
         others = [None] * (len(closed.jaxpr.invars) - len(names))
-        return find_jump(closed, [*(name if name in moved else None for name in names), *others], self._ranges)
+        moving = [*(name if name in moved else None for name in names), *others]
+        return find_jump(closed, moving, self._ranges, self._trace.known)
 
     def __call__(self, latents: Draws, logs: Draws, constant: Any, num: int) -> Float[Array, " samples"]:
         """The sum of all terms for `num` samples on the last axis; `logs` are known logarithms."""

@@ -49,6 +49,10 @@ class AbstractGroups(eqx.Module):
     def take(self, indices: Any) -> Any:
         """Take the rows of these groups, a pytree with leading axis `len(indices)`."""
 
+    def extremes(self) -> Any:
+        """Give a row whose fields have the smallest and the largest number of all groups, padding aside; None if unknown."""
+        return None
+
 
 class ArrayGroups(AbstractGroups):
     """Groups as a pytree of arrays with a common leading axis."""
@@ -60,6 +64,9 @@ class ArrayGroups(AbstractGroups):
 
     def take(self, indices):
         return jax.tree.map(lambda leaf: leaf[indices], self.arrays)
+
+    def extremes(self):
+        return jax.tree.map(lambda leaf: _extremes(leaf), self.arrays)
 
 
 class Cohort(AbstractGroups):
@@ -88,6 +95,13 @@ class Cohort(AbstractGroups):
         own = self.lengths(indices)
         mask = {axis: jnp.arange(longest) < own[axis][..., None] for axis, longest in self.padded().items()}
         return {**jax.tree.map(lambda leaf: leaf[indices], self.fields), "mask": mask, "length": own}
+
+    def extremes(self):
+        own, padded = jax.tree.map(np.asarray, self.own), self.padded()
+        real = {axis: np.arange(padded[axis]) < own[axis][:, None] for axis in padded}
+        fields = {name: _extremes(leaf, real.get(self.axes.get(name, ""))) for name, leaf in self.fields.items()}
+        mask = dict.fromkeys(real, np.array([False, True]))
+        return {**fields, "mask": mask, "length": jax.tree.map(_extremes, own)}
 
 
 class Stream(AbstractGroups):
@@ -191,6 +205,12 @@ def ragged(
     arrays, lengths, of_bucket = jax.tree.map(jnp.asarray, (fields, own, bucket))
     axis_of = {name: axis for axis, name, _ in listed}
     return Cohort(arrays, lengths, of_bucket, buckets, axis_of, Unseen(labels))
+
+
+def _extremes(leaf: Any, real: np.ndarray | None = None) -> np.ndarray:
+    values = np.asarray(leaf)
+    values = values if real is None else values[real]
+    return np.array([values.min(), values.max()]) if values.size else np.zeros(2)
 
 
 def cut_rows(rows: Any, axes: Mapping[str, str], lengths: Mapping[str, int]) -> Any:

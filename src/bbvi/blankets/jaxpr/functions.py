@@ -51,9 +51,9 @@ def _div(eqn: Any, one: Cell, other: Cell) -> Found:
         return Found(infinite=any_infinite(one), constant=ALL)
     if other.inputs and zero:
         return Found(why=f"{primitive_name(eqn)} by what may be 0")
-    if zero and other.formula is not None and not other.formula.variables:
-        return Found(infinite=ALL)  # a constant that is known and may be 0
-    return Found(REALS if zero else one.range * other.range.reciprocal(), any_infinite(one))
+    if zero:
+        return Found(infinite=ALL)  # data or constants that may be 0
+    return Found(one.range * other.range.reciprocal(), any_infinite(one))
 
 
 @rule("integer_pow square")

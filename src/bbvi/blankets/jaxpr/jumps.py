@@ -13,6 +13,7 @@ continuous where they are finite, and so are numpyro's densities.
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -46,26 +47,40 @@ Calls = tuple[tuple[Any, str | None], ...]
 
 
 def find_jump(
-    closed: ClosedJaxpr, names: Sequence[str | None], ranges: Mapping[str, Sequence[Interval]] | None = None
+    closed: ClosedJaxpr,
+    names: Sequence[str | None],
+    ranges: Mapping[str, Sequence[Interval]] | None = None,
+    known: Mapping[Any, Interval] | None = None,
 ) -> Jump | None:
     """Find the first operation on the way to an output for which continuity is not shown.
 
     `names` tells which inputs matter, by the name they are given, and `ranges` where their values are: all of them, or those
-    of each element along the last axis.
+    of each element along the last axis. `known` are the ranges of data, and of what is computed from data alone, by variable.
     """
-    cells = []
+    cells, known = [], known or {}
     for name, variable in zip(names, closed.jaxpr.invars, strict=True):
-        columns = tuple((ranges or {}).get(name or "", [REALS]))
+        columns = tuple((ranges or {}).get(name or "", [known.get(variable, REALS)]))
         inside = functools.reduce(Interval.union, columns)
         inputs, formula = frozenset([name] if name else []), Formula(variable.aval, range_=inside)
         cells.append(Cell(inputs, None, inside, formula=formula, columns=columns if len(columns) > 1 else None))
-    return next((out.jump for out in _walk(closed, cells, None, ()) if out.jump is not None), None)
+    return next((out.jump for out in _walk(closed, cells, None, (), known) if out.jump is not None), None)
 
 
-def _walk(closed: ClosedJaxpr, inputs: Sequence[Cell], function: str | None, calls: Calls) -> list[Cell]:
+def _walk(
+    closed: ClosedJaxpr,
+    inputs: Sequence[Cell],
+    function: str | None,
+    calls: Calls,
+    known: Mapping[Any, Interval] = MappingProxyType({}),
+) -> list[Cell]:
     cells = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     cells |= {v: _known(c) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
-    return propagate(closed.jaxpr, cells, _known, lambda eqn, ins: _equation(eqn, ins, function, calls))
+
+    def rule(eqn: Any, ins: list[Cell]) -> list[Cell]:
+        made = _equation(eqn, ins, function, calls)
+        return [cell._replace(range=known.get(v, cell.range)) for v, cell in zip(eqn.outvars, made, strict=True)]
+
+    return propagate(closed.jaxpr, cells, _known, rule)
 
 
 def _known(value: Any) -> Cell:

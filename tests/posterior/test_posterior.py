@@ -375,6 +375,15 @@ def test_summary_shows_discrete_latents_by_mode_and_probability(flat):
     assert pd.isna(table.loc["binary[0]"]["p(2)"])
 
 
+def test_summary_of_a_latent_of_many_values_shows_its_mode_alone():
+    model = bbvi.Model(lambda z, _: -jnp.abs(z["day"] - 7.0), day=bbvi.categorical(30))
+    posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0))
+    table, probs = posterior.summary(), posterior.probs()["day"]
+    assert list(table.columns) == ["mode", "p(mode)"]
+    assert table.loc["day"]["p(mode)"] == pytest.approx(float(np.max(probs)))
+    assert "all 30 values" in table.attrs["note"]
+
+
 def test_summary_of_groups_leaves_out_padding_and_obeys_groups(ragged):
     index = set(ragged.summary().index)
     assert {"fixed[0,4]", "each[1,2,1]", "share[1,2,0]", "state[1,2]"} <= index

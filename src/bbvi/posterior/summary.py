@@ -8,6 +8,8 @@ import pandas as pd
 
 from bbvi.posterior.values import element_name
 
+_MOST_VALUES = 10  # of a discrete latent, whose probabilities have a column each
+
 
 def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
     """Make a table with one row for each element, at most `limit` for a latent; what was left out is in `.attrs["note"]`."""
@@ -26,14 +28,20 @@ def summarise(posterior: Any, *, limit: int, groups: Any) -> pd.DataFrame:
         found = _elements(name, columns, shown if name in model.locals else None, last=int(name in probs))
         for label, cells in found[:limit]:
             if name in probs:
-                rows[label] = {"mode": int(np.argmax(cells)), **{f"p({k})": float(p) for k, p in enumerate(cells[0])}}
+                mode, few = int(np.argmax(cells)), len(cells[0]) <= _MOST_VALUES
+                shares = (
+                    {f"p({k})": float(p) for k, p in enumerate(cells[0])} if few else {"p(mode)": float(cells[0][mode])}
+                )
+                rows[label] = {"mode": mode, **shares}
             else:
                 rows[label] = dict(zip(tables, map(float, cells), strict=True))
+        if name in probs and found and (num := len(found[0][1][0])) > _MOST_VALUES:
+            notes.append(f"{name}: posterior.probs() has the probabilities of all {num} values")
         total = len(found) * len(numbers) // max(1, len(shown)) if name in model.locals else len(found)
         if total > len(found[:limit]):
             notes.append(f"{name}: {len(found[:limit])} of {total} elements shown; use limit= or groups=")
     frame = pd.DataFrame.from_dict(rows, orient="index")
-    order = [*tables, "mode", *(c for c in frame.columns if c.startswith("p("))]
+    order = [*tables, "mode", "p(mode)", *(c for c in frame.columns if c.startswith("p(") and c != "p(mode)")]
     frame = frame[[c for c in order if c in frame.columns]]
     if "mode" in frame:
         frame["mode"] = frame["mode"].astype("Int64")

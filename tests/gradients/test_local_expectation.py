@@ -12,6 +12,7 @@ import bbvi
 from bbvi.blankets.analysis import analyse
 from bbvi.diagnostics.moments import full_gradient
 from bbvi.draws.draws import draw_values
+from bbvi.gradients.local_expectation import without_impossible_values
 from bbvi.gradients.mixed import Mixed
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
@@ -284,3 +285,56 @@ def test_evaluations_are_counted(model, wanted, one_by_one, together):
     problem, flat, groups = bind(*model)
     analysis = analyse(problem, flat, groups)._replace(wanted=None if wanted is None else frozenset(wanted))
     assert (ONE_BY_ONE.evaluations(analysis), TOGETHER.evaluations(analysis)) == (one_by_one, together)
+
+
+# ---- values that log p rules out ------------------------------------------------------------------------------------
+
+SEEN, ABSENT = jnp.array([0, 2, 1, 0]), 0.3
+
+
+def occupancy(z, seen):
+    """Sites are occupied or not; where something was seen, they are."""
+    own = dist.Bernoulli(ABSENT).log_prob(z["absent"])
+    return own + jnp.where(z["absent"] == 1, jnp.where(seen > 0, -jnp.inf, 0.0), dist.Poisson(1.5).log_prob(seen))
+
+
+def of_three(z, seen):
+    """The same sites in three states, of which 0 and 2 are like absent and occupied, and 1 like occupied but rare."""
+    own = jnp.log(jnp.array([ABSENT, 0.1, 0.6]))[z["state"]]
+    return own + jnp.where(z["state"] == 0, jnp.where(seen > 0, -jnp.inf, 0.0), dist.Poisson(1.5).log_prob(seen))
+
+
+ABSENT_GIVEN_NONE = ABSENT / (ABSENT + (1 - ABSENT) * np.exp(-1.5))
+
+
+@pytest.mark.parametrize("gradient", [ONE_BY_ONE, TOGETHER])
+@pytest.mark.parametrize(
+    "log_joint, latents", [(occupancy, {"absent": bbvi.binary(4)}), (of_three, {"state": bbvi.categorical(3, 4)})]
+)
+def test_q_is_exact_beside_values_that_are_impossible(log_joint, latents, gradient):
+    posterior = bbvi.fit(bbvi.Model(log_joint, **latents), SEEN, gradient=gradient)
+    absent = posterior.probs()[next(iter(latents))][..., 1 if "absent" in latents else 0]
+    assert posterior.converged
+    np.testing.assert_allclose(absent, np.where(np.asarray(SEEN) > 0, 0.0, ABSENT_GIVEN_NONE), atol=2e-3)
+    assert np.all(np.asarray(absent)[np.asarray(SEEN) > 0] == 0)
+
+
+def test_what_log_p_rules_out_in_company_alone_stays():
+    """Either of two bits may be 1, though not both: neither value of either is impossible."""
+
+    def log_joint(z, field):
+        either = jnp.where(z["a"] * z["b"] == 1, -jnp.inf, 0.0)
+        return field * (z["a"] + z["b"]) + either
+
+    problem, data, groups = bind(bbvi.Model(log_joint, a=bbvi.binary(), b=bbvi.binary()), jnp.array(0.2))
+    analysis, key = analyse(problem, data, groups), seed_key(0)
+    start = {"a": {"logits": jnp.array(0.1)}, "b": {"logits": jnp.array(-0.1)}}
+    assert without_impossible_values(analysis, start, data, key) == start
+
+
+@pytest.mark.parametrize("gradient", [ONE_BY_ONE, TOGETHER])
+def test_impossible_values_that_q_has_are_not_hidden(gradient):
+    problem, data, groups = bind(bbvi.Model(occupancy, absent=bbvi.binary(4)), SEEN)
+    analysis, params = analyse(problem, data, groups), {"absent": {"logits": jnp.zeros(4)}}
+    found = gradient.estimate(analysis, params, data, None, draws=bbvi.MonteCarlo(50), key=seed_key(1))
+    assert not np.isfinite(found.elbo)

@@ -54,9 +54,12 @@ def _check_padding(problem: Problem, blankets: Blankets, groups: Cohort) -> None
         _check_same(terms, terms_at(beta, z, moved), int(group), "data", axis)
 
 
-def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> None:
-    """Move a few latent elements, and raise if a term outside of their blankets moves; and padding, which no term may see."""
-    generator = np.random.default_rng(0)
+def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: AbstractGroups | None) -> bool:
+    """Move a few latent elements, and raise if a term outside of their blankets moves; and padding, which no term may see.
+
+    Return whether all terms were finite at these values.
+    """
+    generator, all_finite = np.random.default_rng(0), True
     moves: list[tuple[str, np.ndarray]] = []
     for name in problem.latents:
         size = int(np.prod(problem.shape(name)))
@@ -82,9 +85,11 @@ def check_blankets(problem: Problem, blankets: Blankets, data: Any, groups: Abst
         latents = (beta, own) if scope.of_groups else (beta,)
         terms, returned = program(both, **for_one_run())(latents, constant)
         _check_moves(terms, scope, moves, constant)
+        all_finite &= all(bool(np.isfinite(leaf).all()) for leaf in terms.values())
         _check_totals(scope, terms, returned, latents, constant)
     if isinstance(groups, Cohort):
         _check_padding(problem, blankets, groups)
+    return all_finite
 
 
 def _check_totals(scope: Scope, terms: Terms, returned: Terms, latents: tuple[Any, ...], constant: Any) -> None:

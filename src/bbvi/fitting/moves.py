@@ -90,7 +90,7 @@ def _undecided_rows(latent: Latent, params: Any, fisher: Any) -> Any:
         own = np.asarray(fisher[p])
         events = tuple(range(own.ndim - len(entry.raw_shape()), own.ndim))
         few = (own.max(events, keepdims=True) if events else own) < SATURATED
-        sharp[p] = few & (np.asarray(params[p]) > NEVER / 2)  # what log p rules out is no corner
+        sharp[p] = few & (np.abs(np.asarray(params[p])) < -NEVER / 2)  # what log p rules out is no corner
     if not any(np.any(where) for where in sharp.values()):
         return None
     reset = {p: jnp.where(sharp[p], jnp.asarray(entries[p].start, params[p].dtype), params[p]) for p in entries}

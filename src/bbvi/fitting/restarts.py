@@ -11,7 +11,6 @@ import time
 import jax.numpy as jnp
 import numpy as np
 
-from bbvi.families import Tree
 from bbvi.families.abstract import Lambda
 from bbvi.families.tree import NEVER
 from bbvi.fitting.checkpoint import History, Restarts
@@ -108,14 +107,14 @@ class _Trial:
 
 
 def _another_start(run: Run, number: int) -> dict[str, Lambda]:
-    """Return a random start; what log p rules out of Markov trees stays out."""
+    """Return a random start; what log p rules out stays out."""
     params, latents = (
         starting_params(run.loop.analysis.problem, fold(run.key, "restart", number)),
         run.loop.analysis.problem.globals,
     )
-    for name in [name for name, latent in latents.items() if isinstance(latent.family, Tree)]:
+    for name in [name for name, latent in latents.items() if set(params["globals"][name]) == {"logits"}]:
         first, new = (own["globals"][name]["logits"] for own in (run.params, params))
-        params["globals"][name] = {"logits": jnp.where(first < NEVER / 2, first, new)}
+        params["globals"][name] = {"logits": jnp.where(jnp.abs(first) > -NEVER / 2, first, new)}
     return params
 
 

@@ -218,8 +218,8 @@ class EveryValue:
         return jnp.zeros((*shape, *last))
 
     def _times_q(self, name: str, sums: Array, log_q: Array) -> Array:
-        q = jnp.exp(log_q)
-        return sums * (q[..., None] if name in self._paths else q)
+        q = jnp.exp(log_q)[..., None] if name in self._paths else jnp.exp(log_q)
+        return jnp.where(q > 0, q * sums, 0)  # what q leaves out may be impossible
 
     def _with_paths(self, table: Table, u: Array) -> Array:
         """Put behind the draws of a table what the paths of its continuous numbers are at each value, if it has such."""

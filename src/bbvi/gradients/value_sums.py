@@ -198,6 +198,8 @@ def jointly(
     start = terms_at(numbers(jnp.asarray(all_values[0])), None)
     shapes = {term: jax.ShapeDtypeStruct((*start[term].shape[:-1], 1), start[term].dtype) for term in reading}
 
+    reference = start | {term: jnp.where(jnp.isneginf(start[term]), 0, start[term]) for term in reading}
+
     def log_p(terms: Terms) -> dict[str, Array]:
         zeros = {name: jnp.zeros((*log_q[name].shape[:-1], 1)) for name in names}
         return {name: zeros[name] + leaf for name, leaf in part.log_p(names, terms).items()}
@@ -213,8 +215,8 @@ def jointly(
         samples, totals = carry
         which = numbers(at)
         made, weight = terms_at(which, reading), mass(which)
-        # of a term's expectation, a constant does not matter: its value at the start
-        shares = {term: weight[term] * (made[term] - start[term]) for term in reading}
+        # of a term's expectation, a constant does not matter: its value at the start. What q leaves out may be impossible
+        shares = {t: jnp.where(weight[t] > 0, weight[t] * (made[t] - reference[t]), 0) for t in reading}
         summed = {term: only_counted(counts, share).sum(-1, keepdims=True) for term, share in shares.items()}
         new = {}
         for name, leaf in log_p(summed).items():
@@ -222,9 +224,11 @@ def jointly(
             new[name] = totals[name] + jnp.where(here, leaf, 0)
         return (samples + total(shares), new), None
 
-    begin = jnp.zeros(num), {name: jnp.zeros_like(log_q[name]) for name in names}
+    weight = mass(numbers(jnp.asarray(all_values[0])))
+    broken = {t: jnp.where((weight[t] > 0) & jnp.isneginf(start[t]), -jnp.inf, jnp.zeros(num)) for t in reading}
+    begin = total(broken), {name: jnp.zeros_like(log_q[name]) for name in names}
     (samples, totals), _ = jax.lax.scan(step, begin, jnp.asarray(all_values[1:]))
-    return samples + total(start), totals
+    return samples + total(reference), totals
 
 
 def _log_mass(plan: Plan, log_q: Totals, which: Mapping[str, Array]) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import bbvi
 from bbvi.blankets.analysis import analyse
 from bbvi.diagnostics.moments import full_gradient
 from bbvi.draws.draws import draw_values
-from bbvi.gradients.local_expectation import without_impossible_values
+from bbvi.gradients.impossible import without_impossible_values
 from bbvi.gradients.mixed import Mixed
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
@@ -328,7 +328,7 @@ def test_what_log_p_rules_out_in_company_alone_stays():
 
     problem, data, groups = bind(bbvi.Model(log_joint, a=bbvi.binary(), b=bbvi.binary()), jnp.array(0.2))
     analysis, key = analyse(problem, data, groups), seed_key(0)
-    start = {"a": {"logits": jnp.array(0.1)}, "b": {"logits": jnp.array(-0.1)}}
+    start = {"globals": {"a": {"logits": jnp.array(0.1)}, "b": {"logits": jnp.array(-0.1)}}, "locals": {}}
     assert without_impossible_values(analysis, start, data, key) == start
 
 
@@ -338,3 +338,24 @@ def test_impossible_values_that_q_has_are_not_hidden(gradient):
     analysis, params = analyse(problem, data, groups), {"absent": {"logits": jnp.zeros(4)}}
     found = gradient.estimate(analysis, params, data, None, draws=bbvi.MonteCarlo(50), key=seed_key(1))
     assert not np.isfinite(found.elbo)
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_impossible_values_of_groups_are_left_out_too(batch_size):
+    visits = bbvi.ragged(visit={"seen": [[0, 0], [0, 2, 0], [1], [0], [0, 0, 0], [3, 1], [0, 0]]})
+    unseen = np.array([2, 0, 0, 1, 3, 0, 2])  # visits to sites where nothing was seen
+
+    def likelihood(beta, z, row):
+        own = jnp.where(
+            z["occupied"] == 1, dist.Poisson(0.8).log_prob(row["seen"]), jnp.where(row["seen"] > 0, -jnp.inf, 0.0)
+        )
+        return jnp.where(row["mask"]["visit"], own, 0)
+
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["level"]),
+        log_local=lambda beta, z, row: dist.Bernoulli(0.6).log_prob(z["occupied"]),
+        log_likelihood=likelihood, globals={"level": bbvi.real()}, locals={"occupied": bbvi.binary()},
+    )  # fmt: skip
+    posterior = bbvi.fit(model, visits, batch_size=batch_size, stop=bbvi.Budget(steps=300))
+    exact = np.where(unseen > 0, 0.6 * np.exp(-0.8 * unseen) / (0.6 * np.exp(-0.8 * unseen) + 0.4), 1.0)
+    np.testing.assert_allclose(posterior.probs()["occupied"][..., 1], exact, atol=0.02)

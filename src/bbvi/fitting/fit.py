@@ -32,7 +32,8 @@ from bbvi.fitting.terminal import deferred_interrupt, progress_bar
 from bbvi.fitting.warm_start import warm_start
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice
-from bbvi.gradients.local_expectation import LocalExpectation, without_impossible_values
+from bbvi.gradients.impossible import without_impossible_values
+from bbvi.gradients.local_expectation import LocalExpectation
 from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.gradients.structure import choose_structure
@@ -204,7 +205,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         params = warm_start(model, params, settings.start, "start", ("globals", "locals"))
     params["globals"] = without_impossible(analysis, params["globals"], flat, key)
     if not all_finite:
-        params["globals"] = without_impossible_values(analysis, params["globals"], flat, key)
+        params = without_impossible_values(analysis, params, flat, key)
     if settings.hold is not None:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")

@@ -18,7 +18,7 @@ from bbvi.fitting.finite import PrecisionError, narrower_than_rounding, raise_if
 from bbvi.fitting.loop import Loop
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
-from bbvi.fitting.setbacks import find_start, set_back
+from bbvi.fitting.setbacks import find_start, set_back, without_impossible
 from bbvi.fitting.settings import Settings
 from bbvi.fitting.state import State, own_copy
 from bbvi.fitting.stop import Elapsed
@@ -180,7 +180,9 @@ def _recovered(run: Run, state: State, history: History) -> tuple[State, History
     fit = Fit(run.loop, run.key, run.data, run.groups)
     with _keeping_posterior(run, state, before):
         if int(state.step) > 0:
-            return set_back(fit, state), history
+            is_first = sum(int(record["setbacks"].sum()) for record in history) == 1
+            state = set_back(fit, state)
+            return without_impossible(fit, state) if is_first else state, history
         if (found := find_start(fit, state)) is not None:
             return found, before
         raise_if_not_finite(run.loop, run.params, run.key, run.data, run.groups)

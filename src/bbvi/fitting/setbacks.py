@@ -14,11 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from bbvi.draws.batch import Batch, by_bucket
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import put_rows
 from bbvi.fitting.probe import Fit, Params
 from bbvi.fitting.state import State, own_copy
+from bbvi.gradients.impossible import without_impossible_values
+from bbvi.model.groups import Cohort
 from bbvi.model.problem import total
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import fold
@@ -65,7 +68,7 @@ def narrowed(params: Lambda, factor: float) -> Lambda:
 
 def find_start(fit: Fit, state: State) -> State | None:
     """Find a q to start from whose draws are finite: narrower, or at another centre; None if there seems to be none."""
-    for centre, params in enumerate(_centres(fit, state)):
+    for centre, params in enumerate(_centres(fit, without_impossible(fit, state))):
         for width in _WIDTHS:
             start = {part: narrowed(own, width) for part, own in params.items()}
             if not fit.loop.analysis.fit_globals:
@@ -74,6 +77,8 @@ def find_start(fit: Fit, state: State) -> State | None:
             after, *_ = fit.loop.run(own_copy(trial), fit.key, fit.data, fit.groups, 1)
             fit.loop.analysis.problem.raise_failure()
             if int(after.broken) < 0:
+                if centre == 0 and width == 1:
+                    return trial
                 how = "narrowed" if centre == 0 else "moved and narrowed"
                 warnings.warn(
                     f"the starting q had draws at which log p is not finite; it was {how}. Give init= to choose yourself "
@@ -83,6 +88,24 @@ def find_start(fit: Fit, state: State) -> State | None:
                 )
                 return trial
     return None
+
+
+def without_impossible(fit: Fit, state: State) -> State:
+    """Take what log p rules out of the discrete latents of all groups."""
+    if fit.groups is None or fit.loop.analysis.problem.opaque:
+        return state
+    loop, groups, num, state = fit.loop, fit.groups, fit.loop.analysis.problem.num_groups, own_copy(state)
+
+    def batches() -> Iterator[Batch]:
+        for first in range(0, num, loop.batch_size):
+            those, counts = jnp.arange(first, first + loop.batch_size) % num, None
+            if isinstance(groups, Cohort) and loop.analysis.buckets:
+                those, counts = by_bucket(those, groups.bucket, len(loop.analysis.buckets))
+            rows = jax.tree.map(jnp.asarray, groups.take(np.asarray(those)))
+            own = jax.tree.map(lambda leaf, those=those: leaf[those], state.params["locals"])
+            yield Batch(those, rows, groups.lengths(those), own, counts, num_groups=num)
+
+    return state._replace(params=without_impossible_values(loop.analysis, state.params, fit.data, fit.key, batches()))
 
 
 def _centres(fit: Fit, state: State) -> Iterator[Params]:

@@ -8,27 +8,18 @@ of which the sum is exact, and the expectation over the other latents is by draw
 each term of log p over all such latents that it reads is exact, too.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bbvi.blankets.analysis import Analysis
 from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import MonteCarlo, cut_samples
 from bbvi.draws.layout import lay_out, zero_padding
-from bbvi.families import AbstractFamily, Bernoulli, Categorical, OneHot, Params, PerValue, score
-from bbvi.families.abstract import Lambda
-from bbvi.families.tree import NEVER
+from bbvi.families import AbstractFamily, Params, PerValue, score
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import sum_chunks
 from bbvi.gradients.every_value import EveryValue
 from bbvi.gradients.value_sums import Totals
-from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_one_run, program
-
-_TRIALS = 64  # draws of all other latents at which log p is -inf, if a value is impossible
 
 
 class LocalExpectation(AbstractGradient):
@@ -69,7 +60,7 @@ class LocalExpectation(AbstractGradient):
         every = EveryValue(analysis, data, names, joint=self.joint)
         cut = cut_samples(MonteCarlo(1) if every.is_exact else draws, analysis.floats_per_draw)
         layout = lay_out(analysis, draws, params, batch, key, cut, paths=False)
-        tables = {name: _Table(table.drawer.latent.family, table.rows) for name, table in layout.fitted.items()}
+        tables = {name: ValueTable(table.drawer.latent.family, table.rows) for name, table in layout.fitted.items()}
         exact = {name: table.minus_entropy() for name, table in tables.items()} if every.is_joint else {}
         log_q = {name: table.log_q for name, table in tables.items()}
 
@@ -85,7 +76,7 @@ class LocalExpectation(AbstractGradient):
         return Estimate(**layout.in_shape(rows), fisher=fisher, elbo=elbo, elbo_error=error, floored=jnp.int32(0))
 
 
-class _Table:
+class ValueTable:
     """The probabilities of all values of the factors in one table, by rows, and their scores."""
 
     def __init__(self, family: AbstractFamily, rows: Rows):
@@ -110,43 +101,3 @@ class _Table:
             return zero_padding(self._real, (weight.reshape(*weight.shape, *[1] * (h.ndim - 2)) * h**power).sum(1))
 
         return {p: one(h) for p, h in self._score.items()}
-
-
-def without_impossible_values(analysis: Analysis, params: Lambda, data: Any, key: Key) -> Lambda:
-    """Take values that log p rules out, where it is -inf whatever the other latents are, out of independent discrete factors.
-
-    So a site that was seen to be occupied is occupied in all draws of q. What only some values of others rule out stays.
-    """
-    ours = (Bernoulli, Categorical, OneHot)
-    names = [name for name, latent in analysis.problem.globals.items() if isinstance(latent.family, ours)]
-    if not names:
-        return params
-    own = analysis._replace(wanted=frozenset(names))
-    every, one_draw = EveryValue(own, data, names, joint=False), MonteCarlo(1)
-    cut = cut_samples(one_draw, own.floats_per_draw)
-
-    def impossible(params: Lambda, key: Key) -> Lambda:
-        def at_draw(number: Array) -> Lambda:
-            layout = lay_out(own, one_draw, params, None, fold(key, "possible", number), cut, paths=False)
-            log_q = {
-                name: _Table(table.drawer.latent.family, table.rows).log_q for name, table in layout.fitted.items()
-            }
-            samples = jnp.zeros(1, jnp.uint32)
-            u = {name: layout.drawn(name, samples) for name in layout.tables}
-            # differences from the value that was drawn, which may be impossible itself
-            _, _, sums = every(layout, u, log_q, samples, None)
-            rises = {name: jnp.isposinf(leaf) for name, leaf in sums.items()}
-            never = {n: jnp.isneginf(sums[n]) | (up.any(-1, keepdims=True) & ~up) for n, up in rises.items()}
-            return layout.in_shape({name: {"never": leaf} for name, leaf in never.items()})["globals"]
-
-        return jax.tree.map(lambda leaf: leaf.all(0), jax.lax.map(at_draw, jnp.arange(_TRIALS, dtype=jnp.uint32)))
-
-    new = dict(params)
-    for name, found in program(impossible, **for_one_run())(params, key).items():
-        never, logits = found["never"], params[name]["logits"]
-        never &= ~never.all(-1, keepdims=True)
-        if logits.shape == never.shape:
-            new[name] = {"logits": jnp.where(never, NEVER, logits)}
-        else:  # of a binary latent
-            new[name] = {"logits": jnp.where(never[..., 1], NEVER, jnp.where(never[..., 0], -NEVER, logits))}
-    return new

@@ -19,6 +19,7 @@ from bbvi.blankets.read_sets import MOST_PAIRS
 from bbvi.blankets.reads import Lost
 from bbvi.blankets.scope import Scope
 from bbvi.diagnostics.plot_blankets import percent, plot_blankets
+from bbvi.diagnostics.symmetries import Exchangeable, exchangeable
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
 from bbvi.gradients.structure import choose_structure
@@ -41,8 +42,8 @@ class Explanation:
 
     `.matrix` is a boolean scipy.sparse array, term elements by latent elements (globals, then the group's locals,
     in the order of their declaration, row-major); `.terms` and `.latents` name its rows and columns; `.lost` says
-    where precision was lost and why, `.without_prior` which latents no prior term reads, and `.structure` which latents share a
-    factor of q, as they do by default or in the posterior.
+    where precision was lost and why, `.without_prior` which latents no prior term reads, `.structure` which latents share a factor of q, as they do by default or in the posterior, and
+    `.exchangeable` which components can change places.
     """
 
     problem: Problem
@@ -57,6 +58,7 @@ class Explanation:
     structure: tuple[Block, ...]
     #: of latents in blocks, the name of their q
     families: dict[str, str]
+    exchangeable: list[Exchangeable]
 
     @property
     def terms(self) -> list[str]:
@@ -124,7 +126,13 @@ class Explanation:
         heading = "Read with less precision than there is (more variance, no bias):"
         flat = [f"  {words}" for words in self.without_prior]
         joint = [f"  {_in_words(block)}" for block in self.structure]
-        lists = {"Latents that share a factor of q:": joint, heading: places, "Without a prior:": flat}
+        swaps = [f"  the {one.num} components of {', '.join(one.latents)}" for one in self.exchangeable]
+        lists = {
+            "Latents that share a factor of q:": joint,
+            "Can change places without changing log p, so that an optimum has copies:": swaps,
+            heading: places,
+            "Without a prior:": flat,
+        }
         return ["\n".join([title, *lines]) for title, lines in lists.items() if lines]
 
 
@@ -167,8 +175,9 @@ def explain(model: AnyModel, data: Any = None, posterior: Posterior | None = Non
     structure = _structure(problem, blankets) if posterior is None else posterior.structure
     families = {name: q for name, _, q in structured(problem.model, structure).families_in_blocks()}
     return Explanation(
-        problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets), structure, families
-    )
+        problem, shapes, readings, lines, shares, lost, title, estimators, without_prior(blankets), structure, families,
+        exchangeable(problem, blankets, flat, row),
+    )  # fmt: skip
 
 
 def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:

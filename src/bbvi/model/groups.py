@@ -85,6 +85,15 @@ class Cohort(AbstractGroups):
     def __len__(self):
         return next(iter(self.own.values())).shape[0]
 
+    def __repr__(self):
+        fields = []
+        for name, field in self.fields.items():
+            axes = [self.axes[name]] if name in self.axes else []
+            for path, leaf in named_leaves(field):
+                fields.append(f"{name}{path}({', '.join([*axes, *map(str, leaf.shape[1 + len(axes) :])])})")
+        lengths = [f"{axis} of length {own.min()} to {own.max()}" for axis, own in self.own.items()]
+        return f"Cohort of {len(self)} groups: {', '.join(fields)}; {', '.join(lengths)}"
+
     def padded(self):
         return dict(self.buckets[-1])
 
@@ -163,6 +172,8 @@ def ragged(
     Examples:
         >>> import bbvi
         >>> cohort = bbvi.ragged(visit={"labs": [[1.0, 2.0], [3.0]]}, group={"age": [61.0, 48.0]})
+        >>> cohort
+        Cohort of 2 groups: age(), labs(visit); visit of length 1 to 2
         >>> cohort.take(1)["labs"], cohort.take(1)["mask"]["visit"]
         (Array([3., 0.], dtype=float32), Array([ True, False], dtype=bool))
         >>> import pandas as pd

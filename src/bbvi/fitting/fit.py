@@ -212,7 +212,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         params = warm_start(model, params, settings.hold, "hold", ("globals",))
     capacity = _CAPACITY
     if isinstance(groups, Stream):
-        capacity = max(_STREAM_CAPACITY, min(_CAPACITY // 4, groups.steps_within(_STREAM_BYTES, size)))
+        capacity = max(_STREAM_CAPACITY, min(_CAPACITY, groups.steps_within(_STREAM_BYTES, size)))
     choosing, estimator = None, settings.gradient
     if isinstance(estimator, AbstractChoice):
         choosing = Choosing(estimator, analysis, flat, groups, size, key)

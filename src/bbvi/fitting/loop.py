@@ -25,7 +25,7 @@ from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true, stored
 from bbvi.posterior.ratios import Densities
 
-_STEPS_DRAWN = 16  # of a stream, whose batches are drawn before the steps
+_STEPS_DRAWN = 128  # at the most at once, of a stream, whose batches are drawn before the steps
 _LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
 
 
@@ -43,8 +43,9 @@ class Method(NamedTuple):
 
 
 class Prefetched(eqx.Module):
-    """Rows of the batches of a few coming steps, fetched from a source that the device cannot index."""
+    """The batches of a few coming steps, whose rows were fetched from a source that the device cannot index."""
 
+    groups: Any
     rows: Any
 
 
@@ -122,21 +123,24 @@ class Loop:
         # the next call, which most often makes as many steps, finds its rows read
         rows = groups.steps(chosen[:steps], chosen[steps : 2 * steps])
         last = self.capacity - steps
-        filled = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], last, 0)]), rows)
-        return Prefetched(jax.tree.map(jnp.asarray, filled))
+        batches = Prefetched(chosen[:steps], rows)
+        if last:
+            batches = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], last, 0)]), batches)
+        return jax.tree.map(jnp.asarray, batches)
 
     def _chosen(self, key: Key, step: int, num: int) -> np.ndarray:
         """Draw the groups of so many steps, block by block."""
-        blocks, found = range(step // _STEPS_DRAWN, (step + num - 1) // _STEPS_DRAWN + 1), []
+        size = min(_STEPS_DRAWN, self.capacity)
+        blocks, found = range(step // size, (step + num - 1) // size + 1), []
         for block in blocks:
             at = (np.asarray(key).tobytes(), block)
             if at not in self._drawn:
-                steps = jnp.int32(_STEPS_DRAWN * block) + jnp.arange(_STEPS_DRAWN)
+                steps = np.arange(size * block, size * (block + 1), dtype=np.int32)
                 self._drawn[at] = np.asarray(self._groups_of_steps(key, steps))
             found.append(self._drawn[at])
         for at in list(self._drawn)[: -len(blocks)]:
             del self._drawn[at]
-        first = step - _STEPS_DRAWN * blocks[0]
+        first = step - size * blocks[0]
         return np.concatenate(found)[first : first + num]
 
     def estimate(self, params: dict[str, Lambda], data: Any, batch: Batch | None, **how: Any) -> Estimate:
@@ -185,12 +189,12 @@ class Loop:
         """Gather a step's groups with their rows of data and of lambda; None for a flat model."""
         if source is None:
             return None
-        groups, counts = self.groups(key, step), None
-        if isinstance(source, Cohort) and self.analysis.buckets:
-            groups, counts = by_bucket(groups, source.bucket, len(self.analysis.buckets))
         if isinstance(source, Prefetched):
-            rows, lengths = jax.tree.map(lambda leaf: leaf[i], source.rows), {}
+            (groups, rows), counts, lengths = jax.tree.map(lambda leaf: leaf[i], (source.groups, source.rows)), None, {}
         else:
+            groups, counts = self.groups(key, step), None
+            if isinstance(source, Cohort) and self.analysis.buckets:
+                groups, counts = by_bucket(groups, source.bucket, len(self.analysis.buckets))
             rows, lengths = source.take(groups), source.lengths(groups)
         local, num = jax.tree.map(lambda leaf: leaf[groups], params["locals"]), self.analysis.problem.num_groups
         return Batch(groups, rows, lengths, local, counts, num_groups=num)

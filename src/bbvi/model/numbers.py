@@ -33,7 +33,7 @@ def refuse_unfit(tree: Any, name: str, groups: np.ndarray | None = None) -> None
 
 def refuse_nan(values: np.ndarray, name: str, groups: np.ndarray | None = None) -> None:
     """Raise on NaN, naming where it is."""
-    if values.dtype.kind == "f" and np.isnan(values).any():
+    if values.dtype.kind == "f" and values.size and np.isnan(values.min()):
         where = tuple(int(i) for i in np.argwhere(np.isnan(values))[0])
         at = f"at index {where}" if groups is None else f"in group {groups[where[0]]}"
         raise ValueError(

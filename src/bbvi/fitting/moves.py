@@ -2,7 +2,8 @@
 
 A discrete factor of q that has given up a value leaves no trace of what the others would do there: a predictor that is left out has
 a coefficient drawn from its prior, with which it is best left out. So such factors are made undecided again, at once and with the other latents
-settling first, and those that are least sure are given their next value, one by one (as in the moves of Richardson and Green 1997).
+settling first. Those that are least sure are given their next value, one by one; where values are names of components, components
+are put to other uses instead (as in the moves of Richardson and Green 1997).
 """
 
 import functools
@@ -15,11 +16,13 @@ import numpy as np
 from bbvi.families import PerValue
 from bbvi.families.tree import NEVER
 from bbvi.fitting.probe import SATURATED, Params, Probe
+from bbvi.fitting.splits import at_values, find_splits, has_components
 from bbvi.model.latents import Latent
 from bbvi.posterior.values import probabilities
 
 SETTLE = 100  # steps after which what is left of a random move points along ridges
 _SURE, _FLIPS = 0.9, 4  # probability of a value that a factor does not leave by itself; how many are given another
+_SPLITS, _AFTER_SPLIT = 4, 80  # uses of components that are tried, and steps of each
 
 
 def undecided(probe: Probe) -> Params | None:
@@ -39,7 +42,7 @@ def flipped(probe: Probe, *, number: int) -> Params | None:
     found = []
     for part, name, latent in _discrete(probe):
         p = probabilities(latent, probe.origin[part][name])
-        if p is not None and latent.family.chart.values() is not None:
+        if p is not None and latent.family.chart.values() is not None and not has_components(latent):
             top = p.max(-1)
             found += [(top[at], part, name, at) for at in map(tuple, np.argwhere(top > _SURE))]
     if len(found) <= number:
@@ -54,10 +57,30 @@ def flipped(probe: Probe, *, number: int) -> Params | None:
     return probe.averaged(there, SETTLE, "flipped", number, waiting=SETTLE // 2 if _has_others(probe) else 0)
 
 
+def parted(probe: Probe, *, number: int) -> Params | None:
+    """Take its rows from a component, part those of another between both, let the other latents settle, and run on.
+
+    This is the split with so many better ones before it; None if there are no more.
+    """
+    found = []
+    for part, name, latent in _discrete(probe):
+        if has_components(latent) and (p := probabilities(latent, probe.origin[part][name])) is not None:
+            found += [(rank, part, name, split.values) for rank, split in enumerate(find_splits(p))]
+    if len(found) <= number:
+        return None
+    _, part, name, values = sorted(found, key=lambda one: one[0])[number]
+    own, new = probe.origin[part][name], at_values(probe.fit.loop.analysis.problem.latents[name], values)
+    # what log p rules out stays out
+    moved = {p: jnp.where(jnp.abs(leaf) > -NEVER / 2, leaf, new[p].astype(leaf.dtype)) for p, leaf in own.items()}
+    there = probe.origin | {part: probe.origin[part] | {name: moved}}
+    return probe.averaged(there, _AFTER_SPLIT, "parted", number, waiting=_AFTER_SPLIT // 2 if _has_others(probe) else 0)
+
+
 #: from lambdas to others that challenge them
 MOVES: tuple[Callable[[Probe], Params | None], ...] = (
     undecided,
     undecided_until_settled,
+    *(functools.partial(parted, number=number) for number in range(_SPLITS)),
     *(functools.partial(flipped, number=number) for number in range(_FLIPS)),
 )
 

@@ -11,6 +11,7 @@ from bbvi.blankets.jaxpr.intervals import Interval
 from bbvi.blankets.jaxpr.jumps import find_jump
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.model.problem import bind
+from tests.gradients import continuity_calls
 from tests.gradients.continuity_cases import (
     CONTINUOUS,
     CONTINUOUS_REAL_WITH_DATA,
@@ -38,6 +39,16 @@ def test_no_function_that_jumps_is_taken_to_be_continuous(name):
 @pytest.mark.parametrize("name", [name for name in CONTINUOUS if name not in NOT_SHOWN])
 def test_continuity_is_shown(name):
     assert jump_of(CONTINUOUS[name]) is None
+
+
+@pytest.mark.parametrize("name", continuity_calls.JUMPING)
+def test_no_function_that_jumps_where_it_calls_others_is_taken_to_be_continuous(name):
+    assert jump_of(continuity_calls.JUMPING[name]) is not None
+
+
+@pytest.mark.parametrize("name", continuity_calls.CONTINUOUS)
+def test_continuity_is_shown_of_functions_that_call_others(name):
+    assert jump_of(continuity_calls.CONTINUOUS[name]) is None
 
 
 @pytest.mark.parametrize("name", POSITIVE)
@@ -98,6 +109,10 @@ def quotient(z, scale):
     return dist.Normal(0, 1).log_prob(z["w"]).sum() + jnp.tanh(z["w"] / scale).sum()
 
 
+def product(z, y):
+    return dist.Normal(0, 1).log_prob(z["w"]).sum() + jnp.tanh(z["w"] * y).sum()
+
+
 def standardised(z, x):
     x = (x - x.mean(0)) / x.std(0)
     return dist.Normal(0, 1).log_prob(z["w"]).sum() + dist.Bernoulli(logits=x @ z["w"]).log_prob(1).sum()
@@ -108,11 +123,13 @@ def standardised(z, x):
     [
         (quotient, [1.0, 3.0, 2.0], True),
         (quotient, [1.0, 0.0, 2.0], False),
+        (product, [1.0, 3.0, 2.0], True),
+        (product, [1.0, jnp.inf, 2.0], False),
         (standardised, [[1.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], False),
         (standardised, [[1.0, 0.5, 2.0], [-1.0, 0.0, 1.0]], True),
     ],
 )
-def test_the_data_decide_whether_a_quotient_jumps(log_joint, data, path):
+def test_the_data_decide_whether_a_quotient_or_a_product_jumps(log_joint, data, path):
     problem, flat, groups = bind(bbvi.Model(log_joint, w=bbvi.real(3)), jnp.array(data))
     assert (smooth_latents(analyse(problem, flat, groups)) == {"w"}) == path
 

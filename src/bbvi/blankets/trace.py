@@ -12,8 +12,10 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array
 
+from bbvi.blankets.jaxpr.continuity import Cell
 from bbvi.blankets.jaxpr.inline import retrace
-from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
+from bbvi.blankets.jaxpr.intervals import REALS
+from bbvi.blankets.jaxpr.jumps import cell_of
 from bbvi.blankets.jaxpr.primitives import MOVES
 from bbvi.blankets.jaxpr.run import all_consts, bind_whole, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
@@ -57,8 +59,8 @@ class Trace:
         self.written, self.outputs = written, sorted(written)
         #: the same trace without calls: what is called stands where it is called
         self.inlined = retrace(self.closed, {})
-        #: the ranges of data, and of what is computed from data alone and divided by
-        self.known = self._ranges(arrays, extremes)
+        #: the cells of data, and of what is computed from data alone and divided by
+        self.known = self._cells(arrays, extremes)
 
     def __call__(self, *arguments: Any) -> Terms:
         """Evaluate the terms at `(*latents, constants)`."""
@@ -77,11 +79,11 @@ class Trace:
         given = jax.tree.leaves((latents, eqx.filter(constants, is_array)))
         return [jnp.asarray(value, v.aval.dtype) for value, v in zip(given, self.closed.jaxpr.invars, strict=True)]
 
-    def _ranges(self, arrays: Any, extremes: Any) -> dict[Any, Interval]:
+    def _cells(self, arrays: Any, extremes: Any) -> dict[Any, Cell]:
         jaxpr, num_latents, given = self.closed.jaxpr, len(self.names), jax.tree.leaves(arrays)
         at_hand = not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in given)
         values = given if at_hand else jax.tree.leaves(extremes)
-        found = {v: _range_of(value) for v, value in zip(jaxpr.invars[num_latents:], values, strict=False)}
+        found = {v: _cell_of(value) for v, value in zip(jaxpr.invars[num_latents:], values, strict=False)}
         if not at_hand:
             return found
         makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
@@ -95,7 +97,7 @@ class Trace:
             if not isinstance(source, Literal) and source in makers and source not in entered:
                 divisors.add(atom)
         computed = run(self.closed, [*[None] * num_latents, *given], list(divisors)) if divisors else []
-        return found | {v: _range_of(value) for v, value in zip(divisors, computed, strict=True)}
+        return found | {v: _cell_of(value) for v, value in zip(divisors, computed, strict=True)}
 
     def largest(self) -> int:
         """The number of elements of the largest array that depends on a latent: what one draw takes in memory."""
@@ -133,9 +135,9 @@ class AtSamples:
         return dict(zip(self.outputs, values, strict=True))
 
 
-def _range_of(data: Any) -> Interval:
-    values = np.asarray(data, float) if data.dtype.kind in "biuf" else np.array(np.nan)
-    return range_of(values) if np.isfinite(values).all() else REALS
+def _cell_of(data: Any) -> Cell:
+    cell = cell_of(np.asarray(data)) if data.dtype.kind in "biuf" else Cell()
+    return cell._replace(range=REALS) if cell.constant else cell
 
 
 def _last(value: Array, log: Array | None) -> Last:

@@ -52,6 +52,8 @@ class Cell(NamedTuple):
     columns: tuple[Interval, ...] | None = None
     #: whether each element is above 0, 0, below 0 or none of these whatever the inputs; see `keeps_sign`
     same_sign: bool = False
+    #: whether rounding may have led to an open end of the range, as `exp` to 0
+    rounded: bool = False
 
     @property
     def keeps_sign(self) -> bool:
@@ -132,6 +134,7 @@ def joined(cells: Sequence[Cell]) -> Cell:
         frozenset().union(*(cell.infinite for cell in cells)),
         frozenset().union(*(cell.constant for cell in cells)),
         same_sign=all(cell.keeps_sign for cell in cells),
+        rounded=any(cell.rounded for cell in cells),
     )
 
 
@@ -195,7 +198,7 @@ def _product(eqn: Any, one: Cell, other: Cell) -> Found:
         is_square = of_one == of_other and not eqn.outvars[0].aval.shape
     range_ = one.range.magnitude() * one.range.magnitude() if is_square else one.range * other.range
     # inf * z has the sign of z
-    turned = (one.constant and not other.keeps_sign) or (other.constant and not one.keeps_sign)
+    turned = any(a.constant - {"nan"} and not b.keeps_sign for a, b in ((one, other), (other, one)))
     return Found(range_.total() if is_sum else range_, ALL if turned else any_infinite(one, other))
 
 
@@ -248,8 +251,9 @@ def _compare(eqn: Any, one: Cell, other: Cell) -> Found:
         return Found(fixed=True) if one.constant or other.constant & {"nan"} else Found(decided=is_true)
     if any(cell.constant for cell in cells):
         return Found(why=primitive_name(eqn))
-    below = _surely_below(one.range, other.range, name in ("lt", "ge", "eq", "ne"))
-    above = _surely_below(other.range, one.range, name in ("gt", "le", "eq", "ne"))
+    ranges = [cell.range.closed() if cell.rounded else cell.range for cell in cells]
+    below = _surely_below(ranges[0], ranges[1], name in ("lt", "ge", "eq", "ne"))
+    above = _surely_below(ranges[1], ranges[0], name in ("gt", "le", "eq", "ne"))
     if below or above:
         return Found(decided=name == "ne" if name in ("eq", "ne") else (name in ("lt", "le")) == below)
     return Found(why=primitive_name(eqn))

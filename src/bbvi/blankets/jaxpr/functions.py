@@ -13,6 +13,7 @@ from bbvi.blankets.jaxpr.continuity import (
     RULES,
     Cell,
     Found,
+    Kinds,
     absorbs,
     any_infinite,
     is_float,
@@ -24,7 +25,10 @@ from bbvi.blankets.jaxpr.intervals import REALS, UNIT, Interval
 from bbvi.blankets.jaxpr.primitives import words
 
 #: functions that are continuous as functions of real numbers
-_REAL = words("pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign")
+_REAL = words(
+    "pow exp2 expm1 tanh logistic atan asinh sinh cbrt log log1p sqrt acosh rsqrt asin acos atanh tan sign "
+    "max min sort top_k reduce_max reduce_min cummax cummin"  # of complex numbers by their real parts first
+)
 
 
 def found_of(eqn: Any, cells: list[Cell]) -> list[Found]:
@@ -37,6 +41,11 @@ def found_of(eqn: Any, cells: list[Cell]) -> list[Found]:
     function, absorbed = RULES[name]
     found = absorbs(eqn) if any(cell.infinite & absorbed for cell in cells) else function(eqn, *cells)
     return found if isinstance(found, list) else [found] * num
+
+
+def _at_pole(*cells: Cell) -> Kinds:
+    """Return what a result is at a pole where the inputs do not decide whether that is one."""
+    return NONE if any(cell.inputs for cell in cells) else ALL
 
 
 # ---- quotients and powers ---------------------------------------------------------------------------------------------
@@ -60,7 +69,11 @@ def _div(eqn: Any, one: Cell, other: Cell) -> Found:
 def _integer_pow(eqn: Any, cell: Cell) -> Found:
     power = eqn.params.get("y", 2)
     if power <= 0 and (cell.infinite or cell.range.has_zero or not is_real(eqn.invars[0])):
-        return absorbs(eqn) if cell.infinite else Found(why=f"{primitive_name(eqn)} of what may be 0")
+        return (
+            absorbs(eqn)
+            if cell.infinite
+            else Found(constant=_at_pole(cell), why=f"{primitive_name(eqn)} of what may be 0")
+        )
     size = abs(power)
     range_ = cell.range.magnitude() if size % 2 == 0 else cell.range
     range_ = range_.under(lambda x: math.copysign(float(np.float64(abs(x)) ** size), x)) if size else Interval(1.0, 1.0)
@@ -78,7 +91,7 @@ def _pow(eqn: Any, base: Cell, power: Cell) -> Found:
     if base.keeps_sign and not (power.inputs and power.range.may_be_below(0, True)):
         return Found(constant=ALL)
     if power.range.may_be_below(0, True) or (base.inputs and power.inputs):
-        return Found(why=f"{primitive_name(eqn)} of what may not be positive")
+        return Found(constant=_at_pole(base, power), why=f"{primitive_name(eqn)} of what may not be positive")
     return Found(infinite=frozenset(["nan"])) if base.range.may_be_below(0) else Found(Interval(0.0), NONE)
 
 
@@ -102,7 +115,7 @@ def _increasing(
         if cell.range.may_be_below(low):
             return Found(infinite=kinds | outside)
         if pole and cell.range.may_be_below(low, True):
-            return Found(why=f"{name!r} of what may be {low:g}")
+            return Found(constant=_at_pole(cell), why=f"{name!r} of what may be {low:g}")
         return Found(cell.range.under(functions[name]), kinds)
 
     rule(" ".join(functions), absorbed)(of_increasing)
@@ -140,15 +153,19 @@ def _inside_one(eqn: Any, cell: Cell) -> Found:
 @rule("lgamma digamma polygamma zeta", ALL)
 def _gamma(eqn: Any, *cells: Cell) -> Found:
     low = 1 if eqn.primitive.name == "zeta" else 0
-    positive = not any(cell.range.may_be_below(low, True) for cell in cells if cell.inputs)
+    positive = not any(cell.range.may_be_below(low, True) for cell in cells)
+    if not any(cell.inputs for cell in cells):
+        return Found(constant=NONE if positive else ALL)
+    positive |= not any(cell.range.may_be_below(low, True) for cell in cells if cell.inputs)
     return Found(why=None if positive else f"{primitive_name(eqn)} of what may not be above {low}")
 
 
 @rule("igamma igammac regularized_incomplete_beta random_gamma_grad igamma_grad_a", ALL)
 def _incomplete(eqn: Any, *cells: Cell) -> Found:
-    positive = not any(cell.range.may_be_below(0) for cell in cells if cell.inputs)
+    x = cells[-1]  # not a number where another one, a shape, is 0
+    positive = not any(cell.range.may_be_below(0, cell is not x) for cell in cells if cell.inputs)
     if eqn.primitive.name == "regularized_incomplete_beta":
-        positive &= not (-cells[2].range).may_be_below(-1)
+        positive &= not (-x.range).may_be_below(-1)
     bounded = eqn.primitive.name not in ("random_gamma_grad", "igamma_grad_a")
     return Found(UNIT if bounded else REALS, NONE if positive else frozenset(["nan"]))
 

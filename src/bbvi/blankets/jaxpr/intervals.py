@@ -32,6 +32,10 @@ class Interval(NamedTuple):
         """Tell whether a number of it is below the bound."""
         return self.low < bound or (or_equal and self.low == bound and not self.low_open)
 
+    def closed(self) -> "Interval":
+        """Return it with its ends."""
+        return Interval(self.low, self.high)
+
     def __neg__(self) -> "Interval":
         return Interval(-self.high, -self.low, self.high_open, self.low_open)
 

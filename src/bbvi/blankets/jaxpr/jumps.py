@@ -12,7 +12,7 @@ continuous where they are finite, and so are numpyro's densities.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,48 +21,41 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, joined
+from bbvi.blankets.jaxpr.continuity import Cell, Found, Jump, is_real, joined
 from bbvi.blankets.jaxpr.functions import found_of
 from bbvi.blankets.jaxpr.intervals import REALS, Interval, range_of
-from bbvi.blankets.jaxpr.lines import JAX, NUMPYRO, frames_of, line_of
+from bbvi.blankets.jaxpr.lines import line_of
 from bbvi.blankets.jaxpr.primitives import COPIES, CUSTOM, ELEMENTWISE, JOINS, MOVES, scan_parts, words
-from bbvi.blankets.jaxpr.propagate import propagate, through_carry
+from bbvi.blankets.jaxpr.propagate import propagate, through_carry, widened
 from bbvi.blankets.jaxpr.run import called
 from bbvi.blankets.jaxpr.seams import Formula, formula_of, meet
+from bbvi.blankets.jaxpr.trusted import Calls, is_trusted, is_written_in
 from bbvi.numerics.xla import CHOSEN
 
-#: functions of JAX that are continuous and have the right derivative, though they use such operations
-_TRUSTED = words(
-    "logsumexp softmax log_softmax logmeanexp standardize elu selu celu leaky_relu hard_tanh sparse_plus ndtr ndtri log_ndtr "
-    "entr rel_entr kl_div betaln xlogy xlog1py sinc i0 i1 logpdf logcdf logsf solve inv det slogdet lu_solve norm hypot interp odeint"
-)
-#: by these numpyro's densities tell cases apart, such as the tails; they are continuous all the same
-_CASES = words("eq ne lt le gt ge is_finite rem sign stop_gradient select_n atan2")
 #: the signs of what they return follow from those of their arguments
 _KEEPS_SIGN = MOVES | JOINS | COPIES | words("mul div pow neg abs sqrt sign convert_element_type")
-
-
-#: where an operation was written and the compiled function around it; then the same for the calls around that, innermost first
-Calls = tuple[tuple[Any, str | None], ...]
+_NOT_ROUNDED = MOVES | JOINS | COPIES | words("neg abs max min gather dynamic_slice")
 
 
 def find_jump(
     closed: ClosedJaxpr,
     names: Sequence[str | None],
     ranges: Mapping[str, Sequence[Interval]] | None = None,
-    known: Mapping[Any, Interval] | None = None,
+    known: Mapping[Any, Cell] | None = None,
 ) -> Jump | None:
     """Find the first operation on the way to an output for which continuity is not shown.
 
     `names` tells which inputs matter, by the name they are given, and `ranges` where their values are: all of them, or those
-    of each element along the last axis. `known` are the ranges of data, and of what is computed from data alone, by variable.
+    of each element along the last axis. `known` are cells of data, and of what is computed from data alone, by variable.
     """
     cells, known = [], known or {}
     for name, variable in zip(names, closed.jaxpr.invars, strict=True):
-        columns = tuple((ranges or {}).get(name or "", [known.get(variable, REALS)]))
+        data = known.get(variable, Cell())
+        columns = tuple((ranges or {}).get(name or "", [data.range]))
         inside = functools.reduce(Interval.union, columns)
         inputs, formula = frozenset([name] if name else []), Formula(variable.aval, range_=inside)
-        cells.append(Cell(inputs, None, inside, formula=formula, columns=columns if len(columns) > 1 else None))
+        along = columns if len(columns) > 1 else None
+        cells.append(Cell(inputs, None, inside, constant=data.constant, formula=formula, columns=along))
     return next((out.jump for out in _walk(closed, cells, None, (), known) if out.jump is not None), None)
 
 
@@ -71,19 +64,19 @@ def _walk(
     inputs: Sequence[Cell],
     function: str | None,
     calls: Calls,
-    known: Mapping[Any, Interval] = MappingProxyType({}),
+    known: Mapping[Any, Cell] = MappingProxyType({}),
 ) -> list[Cell]:
     cells = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-    cells |= {v: _known(c) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
+    cells |= {v: cell_of(c) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
 
     def rule(eqn: Any, ins: list[Cell]) -> list[Cell]:
         made = _equation(eqn, ins, function, calls)
-        return [cell._replace(range=known.get(v, cell.range)) for v, cell in zip(eqn.outvars, made, strict=True)]
+        return [cell._replace(range=known.get(v, cell).range) for v, cell in zip(eqn.outvars, made, strict=True)]
 
-    return propagate(closed.jaxpr, cells, _known, rule)
+    return propagate(closed.jaxpr, cells, cell_of, rule)
 
 
-def _known(value: Any) -> Cell:
+def cell_of(value: Any) -> Cell:
     """Return the cell of a constant."""
     if isinstance(value, jax.core.Tracer) or jnp.issubdtype(jnp.result_type(value), jax.dtypes.extended):
         return Cell()
@@ -101,29 +94,36 @@ def _equation(eqn: Any, cells: list[Cell], function: str | None, calls: Calls) -
     where = ((eqn.source_info, function), *calls)
     if eqn.params.get("name") == CHOSEN:  # what is left of a factor's draw while its path is followed
         return [Cell()]
+    if eqn.params.get("name") == "_interp" and is_written_in("interp", where) and _is_interpolation(cells):
+        return [
+            joined(cells)._replace(range=cells[2].range, formula=Formula(eqn.outvars[0].aval, range_=cells[2].range))
+        ]
     if (inner := called(eqn)) is not None:
         made = _walk(inner, cells, eqn.params.get("name"), where)
         return [_promised(cell) for cell in made] if eqn.primitive.name in CUSTOM else made
     if (structural := _STRUCTURAL.get(eqn.primitive.name)) is not None:
-        read = structural is _select or any(cell.inputs for cell in cells)
+        read = structural is not _while or any(cell.inputs for cell in cells)
         return structural(eqn, cells, where) if read else [Cell()] * len(eqn.outvars)
     return [_cell(eqn, number, cells, found, where) for number, found in enumerate(found_of(eqn, cells))]
 
 
 def _cell(eqn: Any, number: int, cells: list[Cell], found: Found, where: Calls) -> Cell:
     """Join what a rule found of one result with what its arguments were."""
-    inputs, jump, _, infinite, constant, *_, same_sign = joined(cells)
+    inputs, jump, _, infinite, constant, *_, same_sign, rounded = joined(cells)
     constant |= found.constant
+    if not is_real(eqn.outvars[number]):
+        found = found._replace(range=REALS)
     if found.infinite is not None:
         infinite = found.infinite
     formula = _formula(eqn, cells) or Formula(eqn.outvars[number].aval, range_=found.range)
     if not inputs or found.fixed:
         return Cell(range=found.range, constant=constant | infinite, decided=found.decided, formula=formula)
     # what compares has been judged; its result may be turned and joined
-    if jump is None and found.why is not None and not _is_trusted(eqn.primitive.name, where, found.forgiven):
+    if jump is None and found.why is not None and not is_trusted(eqn.primitive.name, where, found.forgiven):
         jump = _jump(found.why, inputs, where, found.seen)
     same_sign &= eqn.primitive.name in _KEEPS_SIGN
-    return Cell(inputs, jump, found.range, infinite, constant, found.decided, formula, same_sign=same_sign)
+    rounded |= eqn.primitive.name not in _NOT_ROUNDED
+    return Cell(inputs, jump, found.range, infinite, constant, found.decided, formula, None, same_sign, rounded)
 
 
 def _jump(operation: str, inputs: frozenset[str], where: Calls, seen: bool = True) -> Jump:
@@ -142,28 +142,11 @@ def _promised(cell: Cell) -> Cell:
     return cell if cell.jump is None or cell.jump.seen else cell._replace(jump=None)
 
 
-def _is_trusted(name: str, where: Calls, forgiven: bool = True) -> bool:
-    """Tell whether a trusted function of JAX did this that it may do, or a density of numpyro that tells cases apart."""
-    for frame in _frames(where):
-        if not frame.file_name.startswith(JAX):
-            return frame.file_name.startswith(NUMPYRO) and name in _CASES
-        if frame.function_name in _TRUSTED:
-            return forgiven
-    return False
-
-
-def _frames(where: Calls) -> Iterator[Any]:
-    """List the functions that led here, innermost first.
-
-    A compiled function was traced where it was first called: what lies outside of it is that of its call here.
-    """
-    for source, function in where:
-        frames = frames_of(source)
-        if function is not None:
-            own = [i for i, frame in enumerate(frames) if frame.function_name.endswith(function)]
-            ends = [i for i, frame in enumerate(frames) if frame.file_name.endswith("pjit.py")]
-            frames = frames[: next((i for i in ends if not own or i > own[0]), len(frames))]
-        yield from frames
+def _is_interpolation(cells: list[Cell]) -> bool:
+    """Tell whether x is finite, no value outside of the points is given, and the points are known to increase."""
+    if len(cells) != 3 or cells[0].infinite or cells[1].inputs or (formula := cells[1].formula) is None:
+        return False
+    return not formula.variables and bool((np.diff(np.asarray(formula.at({}), float)) > 1e-9).all())
 
 
 def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
@@ -180,7 +163,7 @@ def _select(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     if checks and len(others) == 1:
         infinite = others[0].infinite.union(*(case.constant for case in checks))
         return [out._replace(range=others[0].range, infinite=infinite, constant=others[0].constant)]
-    if out.jump is not None or _shown_to_meet(which, cases) or (which.jump is None and _is_trusted("select_n", where)):
+    if out.jump is not None or _shown_to_meet(which, cases) or (which.jump is None and is_trusted("select_n", where)):
         return [out]
     return [out._replace(jump=which.jump or _jump("'select_n'", which.inputs, where))]
 
@@ -203,16 +186,36 @@ def _cond(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
     which, *arguments = cells
     branches = [_walk(branch, arguments, where[0][1], where[1:]) for branch in eqn.params["branches"]]
     made = [joined(outs) for outs in zip(*branches, strict=True)]
-    if not which.inputs or (which.jump is None and _is_trusted("cond", where)):
+    if not which.inputs or (which.jump is None and is_trusted("cond", where)):
         return made
     jump = which.jump or _jump("'cond'", which.inputs, where)
     return [cell._replace(inputs=cell.inputs | which.inputs, jump=jump, same_sign=False) for cell in made]
 
 
 def _while(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:
-    """No derivative backwards through a loop of unknown length."""
+    """No derivative backwards through a loop of unknown length; what the body makes may jump, and what it counts does."""
+    test, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    of_test, of_body = cells[: eqn.params["cond_nconsts"]], cells[eqn.params["cond_nconsts"] :]
+    consts, carry = of_body[: eqn.params["body_nconsts"]], of_body[eqn.params["body_nconsts"] :]
+
+    def step(carry: list[Cell]) -> list[Cell]:
+        return _walk(body, _as_variables([*consts, *carry], body.jaxpr.invars), where[0][1], where[1:])
+
+    carry, _ = widened([cell._replace(range=REALS, formula=None, columns=None) for cell in carry], step, _join_step)
+    (again,) = _walk(test, _as_variables([*of_test, *carry], test.jaxpr.invars), where[0][1], where[1:])
     inputs, jump, *_ = joined(cells)
-    return [Cell(inputs, jump or _jump("'while_loop'", inputs, where, seen=False))] * len(eqn.outvars)
+    counts = bool(again.inputs) and not is_trusted("while", where)
+    out = []
+    for cell, variable in zip(carry, body.jaxpr.outvars, strict=True):
+        own = jump or cell.jump
+        if own is None and not cell.inputs and counts and variable not in body.jaxpr.invars:
+            own = _jump("a count of steps ('while_loop')", inputs, where)
+        out.append(Cell(inputs, own or _jump("'while_loop'", inputs, where, seen=False)))
+    return out
+
+
+def _join_step(old: Cell, new: Cell) -> Cell:
+    return joined([old, new])._replace(range=REALS)
 
 
 def _scan(eqn: Any, cells: list[Cell], where: Calls) -> list[Cell]:

@@ -36,12 +36,19 @@ def through_carry(
 ) -> tuple[list[Cell], list[Cell]]:
     """Find cells of a loop's inputs that hold at every step, the carry joined with what each step makes; and its outputs'."""
     consts, carry, xs = scan_parts(eqn, inputs)
+    carry, made = widened(carry, lambda carry: body([*consts, *carry, *xs]), join)
+    return [*consts, *carry, *xs], made
+
+
+def widened(
+    carry: list[Cell], step: Callable[[list[Cell]], list[Cell]], join: Callable[[Cell, Cell], Cell]
+) -> tuple[list[Cell], list[Cell]]:
+    """Find cells of what is carried that hold before every step, and what a step makes of them."""
     while True:
-        cells = [*consts, *carry, *xs]
-        made = body(cells)
+        made = step(carry)
         wider = [join(old, new) for old, new in zip(carry, made, strict=False)]
         if wider == carry:
-            return cells, made
+            return carry, made
         carry = wider
 
 

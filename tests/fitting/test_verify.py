@@ -7,8 +7,11 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
+from bbvi.blankets.analysis import analyse
 from bbvi.families.normal import Normal
-from bbvi.fitting import verify
+from bbvi.fitting import probe, verify
+from bbvi.fitting.loop import Loop, Method
+from bbvi.model.problem import bind
 
 
 def ridge(rho, d):
@@ -167,9 +170,9 @@ class Noisy:
 
 
 def suspected(**kwargs):
-    probes = [Noisy(seed, **kwargs) for seed in range(1500)]
-    found = [verify._disagrees(probe, np.ones(1, bool), 0) for probe in probes]
-    return sum(found), min(probe.left for probe in probes)
+    noisy = [Noisy(seed, **kwargs) for seed in range(1500)]
+    found = [verify._disagrees(one, np.ones(1, bool), 0) for one in noisy]
+    return sum(found), min(one.left for one in noisy)
 
 
 def test_noise_is_not_taken_for_bias_among_many_looks():
@@ -184,3 +187,51 @@ def test_the_look_for_bias_makes_no_more_steps_than_are_left(left):
 def test_a_planted_bias_of_ten_errors_is_found():
     found = suspected(left=2000, bias=10 / np.sqrt(8))[0]
     assert found > 0.8 * 1500
+
+
+def steps_of_verification(monkeypatch, model, data=None, **kwargs):
+    """Fit, and count the steps that looked at the claims."""
+    made, run = [], probe.Probe._run
+    monkeypatch.setattr(
+        probe.Probe,
+        "_run",
+        lambda self, params, steps, *words, **kw: (made.append(steps), run(self, params, steps, *words, **kw))[1],
+    )
+    return bbvi.fit(model, data, **kwargs), sum(made)
+
+
+@pytest.mark.parametrize("rho, d, claims", [(0.0, 2, 1), (0.9, 5, 1), (0.999, 5, 2)])
+def test_where_steps_are_dear_a_verification_takes_no_more_of_them_than_the_fit(monkeypatch, rho, d, claims):
+    monkeypatch.setattr(verify, "_NUMBERS", 0)
+    model, data = ridge(rho, d)
+    posterior, made = steps_of_verification(monkeypatch, model, data)
+    assert posterior.converged
+    assert gap_of_ridge(posterior, data) < 0.05
+    # of the steps made until a claim: the first as many, the second half as many
+    assert 0.3 * len(posterior.history) < made <= sum(1 / (1 + k) for k in range(claims)) * len(posterior.history)
+
+
+def test_where_steps_cost_little_some_are_spent_on_every_claim(monkeypatch):
+    model, data = ridge(0.0, 2)
+    posterior, made = steps_of_verification(monkeypatch, model, data)
+    assert len(posterior.history) < 200 and 500 < made <= 1500
+
+
+def loop_of(log_joint, **latents):
+    model = bbvi.Model(log_joint, **latents)
+    method = Method(bbvi.Pathwise(), bbvi.MonteCarlo(100), bbvi.natural())
+    return Loop(analyse(*bind(model, None)), method)
+
+
+def test_what_a_step_costs_is_counted():
+    """By draws, elements, steps of a loop and products under a sum, not by a clock."""
+    x = jnp.ones((1000, 10))
+    small = loop_of(lambda z, _: dist.Normal(0, 1).log_prob(z["w"]).sum(), w=bbvi.real(10))
+    rows = loop_of(lambda z, _: dist.Normal(x @ z["w"], 1).log_prob(0.5).sum(), w=bbvi.real(10))
+    series = loop_of(
+        lambda z, _: -(jax.lax.fori_loop(0, 10_000, lambda i, c: 0.9 * c + z["w"], z["w"]) ** 2).sum(), w=bbvi.real(10)
+    )
+    assert small.work() < 100 * 200
+    assert 100 * 10_000 < rows.work() < 100 * 30_000
+    assert series.work() > 100 * 10 * 10_000
+    assert [verify.allowance(loop, 106) for loop in (small, series)] == [1500, 106]

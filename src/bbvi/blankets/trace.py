@@ -19,6 +19,7 @@ from bbvi.blankets.jaxpr.jumps import cell_of
 from bbvi.blankets.jaxpr.primitives import MOVES
 from bbvi.blankets.jaxpr.run import all_consts, bind_whole, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
+from bbvi.blankets.jaxpr.work import work_of
 from bbvi.model.latents import Latent
 from bbvi.model.model import Values
 from bbvi.model.problem import Problem, Terms
@@ -98,6 +99,10 @@ class Trace:
                 divisors.add(atom)
         computed = run(self.closed, [*[None] * num_latents, *given], list(divisors)) if divisors else []
         return found | {v: _cell_of(value) for v, value in zip(divisors, computed, strict=True)}
+
+    def work(self) -> float:
+        """Count the numbers that an evaluation computes; infinite where a host or a loop of unknown length computes them."""
+        return 1.0 + work_of(self.closed.jaxpr)
 
     def largest(self) -> int:
         """The number of elements of the largest array that depends on a latent: what one draw takes in memory."""

@@ -80,6 +80,12 @@ class Loop:
         own.analysis = analysis
         return own
 
+    def work(self) -> float:
+        """Count the numbers that the function computes in a step; infinite where that is not known, as of opaque functions."""
+        prior, group = self.analysis.blankets
+        of_groups = 0.0 if group is None else self.batch_size * group.trace.work()
+        return self.draws.num * (prior.trace.work() + of_groups)
+
     def init(self, params: dict[str, Lambda]) -> State:
         """Make the state before the first step, which shares no buffer with these parameters."""
         return self._init(params)

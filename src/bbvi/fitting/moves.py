@@ -20,7 +20,6 @@ from bbvi.fitting.splits import at_values, find_splits, has_components
 from bbvi.model.latents import Latent
 from bbvi.posterior.values import probabilities
 
-SETTLE = 100  # steps after which what is left of a random move points along ridges
 _SURE, _FLIPS = 0.9, 4  # probability of a value that a factor does not leave by itself; how many are given another
 _SPLITS, _AFTER_SPLIT = 4, 80  # uses of components that are tried, and steps of each
 
@@ -28,13 +27,15 @@ _SPLITS, _AFTER_SPLIT = 4, 80  # uses of components that are tried, and steps of
 def undecided(probe: Probe) -> Params | None:
     """Run on from where discrete factors that have given up other values are undecided again; None if none has."""
     moved = _opened(probe)
-    return None if moved is None else probe.averaged(moved, SETTLE, "undecided")
+    return None if moved is None else probe.averaged(moved, probe.settle, "undecided")
 
 
 def undecided_until_settled(probe: Probe) -> Params | None:
     """Do the same, but let the other latents settle while these factors are undecided."""
     moved = _opened(probe)
-    return None if moved is None or not _has_others(probe) else probe.averaged(moved, SETTLE, "settled", waiting=SETTLE)
+    if moved is None or not _has_others(probe):
+        return None
+    return probe.averaged(moved, probe.settle, "settled", waiting=probe.settle)
 
 
 def flipped(probe: Probe, *, number: int) -> Params | None:
@@ -54,7 +55,8 @@ def flipped(probe: Probe, *, number: int) -> Params | None:
     centred = latent.family.centred(jnp.asarray(values[second]))  # type: ignore[index]
     moved = {p: jnp.asarray(leaf).at[at].set(centred[p]) for p, leaf in own.items()}  # type: ignore[index]
     there = probe.origin | {part: probe.origin[part] | {name: moved}}
-    return probe.averaged(there, SETTLE, "flipped", number, waiting=SETTLE // 2 if _has_others(probe) else 0)
+    waiting = probe.settle // 2 if _has_others(probe) else 0
+    return probe.averaged(there, probe.settle, "flipped", number, waiting=waiting)
 
 
 def parted(probe: Probe, *, number: int) -> Params | None:

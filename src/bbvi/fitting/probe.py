@@ -15,6 +15,10 @@ from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 
 _LEAST_DRAWS, _LEAST_STEPS = 2_000, 10
+#: steps after which what is left of a random move points along ridges
+_SETTLE = 100
+#: of the steps that may be made an estimate takes one in so many, and a run that settles the other
+_ESTIMATES, _RUNS, _FEWEST = 40, 8, 3
 #: Fisher information of a discrete factor that hardly draws other values
 SATURATED = 0.01
 #: parameters; where there are more, rows of locals are left alone
@@ -53,12 +57,14 @@ class Probe:
     for the location of a Normal is its standard deviation. `words` name the random numbers.
     """
 
-    def __init__(self, fit: Fit, state: State, origin: Params, *, left: int = 0):
+    def __init__(self, fit: Fit, state: State, origin: Params, *, left: int):
         self.fit, self.origin, self.left = fit, origin, left
         self._still = fit.loop.init(state.params)._replace(optimizer=state.optimizer, draws=state.draws)
         self._number, self.watch = next((i, x) for i, x in enumerate(fit.loop.stops) if isinstance(x, Converged))
-        #: how many steps an estimate takes
-        self.steps = max(_LEAST_STEPS, -(-_LEAST_DRAWS // fit.loop.draws.num))
+        #: how many steps an estimate takes, and a run that settles
+        most = max(_LEAST_STEPS, -(-_LEAST_DRAWS // fit.loop.draws.num))
+        self.steps = max(_FEWEST, min(most, left // _ESTIMATES))
+        self.settle = max(_FEWEST, min(_SETTLE, left // _RUNS))
 
     @functools.cached_property
     def fisher(self) -> Params:

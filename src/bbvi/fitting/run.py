@@ -23,7 +23,7 @@ from bbvi.fitting.settings import Settings
 from bbvi.fitting.state import State, own_copy
 from bbvi.fitting.stop import Elapsed
 from bbvi.fitting.terminal import deferred_interrupt
-from bbvi.fitting.verify import candidate, verify
+from bbvi.fitting.verify import allowance, candidate, verify
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.mixed import Mixed
 from bbvi.gradients.score import Score
@@ -35,7 +35,6 @@ from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.values import own_lengths
 
 _SECONDS_PER_CHUNK = 0.3
-_LEAST_TO_VERIFY = 1500
 #: how much of its scale the location of a Normal may be rounded by
 _ROUNDED = 0.1
 
@@ -262,10 +261,9 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
         return end, run, state
     rule, loop, refuted = run.settings.stops[end.rule], run.loop, int(state.refuted)
     fit = Fit(loop, fold(run.key, "verify", refuted), run.data, run.groups)
-    # no more steps than the fit itself has made; where they cost little, some at the least
-    left = max(0 if loop.analysis.problem.opaque else _LEAST_TO_VERIFY, int(state.step) // (1 + refuted))
+    left = allowance(loop, int(state.step) // (1 + refuted))
     with _keeping_posterior(run, state, history):
-        params = candidate(fit, state, end.rule)
+        params, left = candidate(fit, state, end.rule, left=left)
         found = verify(fit, state, params, left=left)
         loop.analysis.problem.raise_failure()
     if found.better is None and not found.biased:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bbvi.fitting.converged import toward
-from bbvi.fitting.moves import MOVES, SETTLE
+from bbvi.fitting.loop import Loop
+from bbvi.fitting.moves import MOVES
 from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
 from bbvi.fitting.state import State
 
@@ -24,7 +25,13 @@ _GROUPS_TO_COMPARE = 500
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
 _BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _FEWEST_STEPS, _MOST_STEPS = 8, 3, 2, 3, 3, 100
+_LEAST_LOOK = 3 * _BLOCKS * _FEWEST_STEPS * _DIRECTIONS  # steps: a first look at one group of latents
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
+
+
+#: steps that a verification takes where they cost little, numbers that may be computed for these, of the order of a second's
+#: work, and steps of opaque functions below which there is none
+_STEPS, _NUMBERS, _FEWEST_CALLS = 1500, 5e8, 400
 
 
 class Finding(NamedTuple):
@@ -42,19 +49,29 @@ class Finding(NamedTuple):
         return f"another lambda was found whose ELBO is higher by {self.gain.mean:.2g} nat"
 
 
-def candidate(fit: Fit, state: State, number: int) -> Params:
-    """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
+def allowance(loop: Loop, made: int) -> int:
+    """Return how many steps a verification may take: no more than the fit made, but where they cost little some at the least."""
+    if loop.analysis.problem.opaque:
+        return made if made >= _FEWEST_CALLS else 0
+    return max(made, int(min(_STEPS, _NUMBERS / loop.work())))
+
+
+def candidate(fit: Fit, state: State, number: int, *, left: int) -> tuple[Params, int]:
+    """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda.
+
+    Return also how many of the steps are left.
+    """
     loop, params = fit.loop, state.params
     if (average := loop.stops[number].average(state.stops[number], params)) is None:
-        return params
+        return params, left
     if not loop.analysis.fit_globals:
         average["globals"] = params["globals"]
-    probe = Probe(fit, state, average)
+    probe = Probe(fit, state, average, left=left)
     steps = probe.steps
     if fit.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(fit.groups)) / loop.batch_size))
     gain = probe.compare(average, params, steps, "candidate")
-    return average if gain.mean > -2 * gain.error else params
+    return (average if gain.mean > -2 * gain.error else params), probe.left
 
 
 def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
@@ -62,14 +79,13 @@ def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
     probe = Probe(fit, state, params, left=left)
     most = probe.watch.most_gain(fit.loop.analysis.problem.num_groups, fit.loop.batch_size)
     for challenger in (*MOVES, _top_of_ridges):
-        # where steps are dear, as with opaque functions that few were made of, there is no more than a look at the rule
-        there = challenger(probe) if probe.left >= 4 * SETTLE else None
+        there = challenger(probe) if probe.left >= 2 * probe.settle + 4 * probe.steps else None
         if there is None:
             continue
         found = probe.compare(there, params, 2 * probe.steps, "fresh")
         if found.mean > max(most, 3 * found.error):
             return Finding(there, found)
-    return Finding(biased=_biased(probe) if probe.left >= 4 * SETTLE else ())
+    return Finding(biased=_biased(probe) if probe.left >= _LEAST_LOOK else ())
 
 
 def _top_of_ridges(probe: Probe) -> Params | None:
@@ -92,7 +108,7 @@ def _ridges(probe: Probe) -> list[np.ndarray]:
     """
     nowhere, generator = np.zeros_like(probe.unit), np.random.default_rng(0)
     apart = generator.normal(size=len(nowhere)) * (probe.unit > 0)
-    rest = probe.settled(apart, SETTLE, "creep") - probe.settled(nowhere, SETTLE, "creep")
+    rest = probe.settled(apart, probe.settle, "creep") - probe.settled(nowhere, probe.settle, "creep")
     if not np.all(np.isfinite(rest)) or np.linalg.norm(rest) == 0:
         rest = apart
     before = probe.left
@@ -142,7 +158,8 @@ def _biased(probe: Probe, among: Sequence[str] | None = None) -> tuple[str, ...]
     names = probe.names()
     latents = sorted(set(names[probe.unit > 0].tolist())) if among is None else among
     found: list[str] = []
-    for group in np.array_split(latents, min(_GROUPS, len(latents))) if latents else ():
+    affordable = max(1, min(_GROUPS, probe.left // _LEAST_LOOK))
+    for group in np.array_split(latents, min(affordable, len(latents))) if latents else ():
         own = np.isin(names, group) & (probe.unit > 0)
         if any(_disagrees(probe, own, number) for number in range(_DIRECTIONS)):
             found += group.tolist() if len(group) == 1 else _biased(probe, group.tolist()) or group.tolist()

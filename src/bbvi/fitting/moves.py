@@ -75,7 +75,8 @@ def parted(probe: Probe, *, number: int) -> Params | None:
     # what log p rules out stays out
     moved = {p: jnp.where(jnp.abs(leaf) > -NEVER / 2, leaf, new[p].astype(leaf.dtype)) for p, leaf in own.items()}
     there = probe.origin | {part: probe.origin[part] | {name: moved}}
-    return probe.averaged(there, _AFTER_SPLIT, "parted", number, waiting=_AFTER_SPLIT // 2 if _has_others(probe) else 0)
+    steps = min(_AFTER_SPLIT, probe.settle)
+    return probe.averaged(there, steps, "parted", number, waiting=steps // 2 if _has_others(probe) else 0)
 
 
 #: from lambdas to others that challenge them

@@ -29,9 +29,9 @@ _LEAST_LOOK = 3 * _BLOCKS * _FEWEST_STEPS * _DIRECTIONS  # steps: a first look a
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
-#: steps that a verification takes where they cost little, numbers that may be computed for these, of the order of a second's
-#: work, and steps of opaque functions below which there is none
-_STEPS, _NUMBERS, _FEWEST_CALLS = 1500, 5e8, 400
+#: steps that a verification takes where they cost little, numbers that may be computed for these, of the order of a few
+#: seconds' work, and steps of opaque functions below which there is none
+_STEPS, _NUMBERS, _FEWEST_CALLS = 1500, 1e9, 400
 
 
 class Finding(NamedTuple):

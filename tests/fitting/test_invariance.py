@@ -138,32 +138,40 @@ def test_chunks_of_draws_change_the_gradient_by_rounding_only(control_variate, c
     assert size > 0.1
 
 
-def visits():
+def visits(*numbers):
+    """One number for each visit, or several that share a factor of q."""
+
     def masked(row, term):
-        return jnp.where(row["mask"]["visit"], term, 0)
+        return jnp.where(row["mask"]["visit"], term.reshape(len(term), -1).sum(1), 0)
+
+    def log_likelihood(beta, z, row):
+        mean = z["t"].reshape(len(z["t"]), -1).sum(1)
+        return masked(row, dist.Normal(beta["m"] * mean, 1).log_prob(row["y"]))
 
     return bbvi.HierarchicalModel(
         log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["m"]),
         log_local=lambda beta, z, row: masked(row, dist.Gamma(2, 2).log_prob(z["t"])),
-        log_likelihood=lambda beta, z, row: masked(row, dist.Normal(beta["m"] * z["t"], 1).log_prob(row["y"])),
+        log_likelihood=log_likelihood,
         globals={"m": bbvi.real()},
-        locals={"t": bbvi.positive("visit")},
+        locals={"t": bbvi.positive("visit", *numbers)},
     )
 
 
-def test_padding_further_and_with_other_values_changes_real_elements_by_rounding_only():
+@pytest.mark.parametrize("numbers", [(), (2,)])
+def test_padding_further_and_with_other_values_changes_real_elements_by_rounding_only(numbers):
     lengths = [3, 1, 2]
     cohort = bbvi.ragged(visit={"y": [np.linspace(1, 2, n) for n in lengths]})
     fields = np.pad(np.asarray(cohort.fields["y"]), ((0, 0), (0, 4)), constant_values=np.nan)
     fields[np.arange(7) >= np.array(lengths)[:, None]] = 1e3
     buckets = (*cohort.buckets[:-1], {"visit": 7})
     longer = Cohort({"y": jnp.asarray(fields)}, cohort.own, cohort.bucket, buckets, cohort.axes)
-    one, other = (run(visits(), data, steps=20, batch_size=2) for data in (cohort, longer))
+    one, other = (run(visits(*numbers), data, steps=20, batch_size=2) for data in (cohort, longer))
     # sums over more zeros are taken in another order: 20 steps of float32 rounding, parameters of order 1
     np.testing.assert_allclose(one.params["m"]["loc"], other.params["m"]["loc"], atol=1e-4)
-    for name in ("mean", "concentration"):
+    assert len(one.structure) == len(numbers)
+    for name in one.params["t"]:
         mine, its = np.asarray(one.params["t"][name]), np.asarray(other.params["t"][name])
-        assert its.shape == (3, 7)
+        assert its.shape[:2] == (3, 7)
         for group, length in enumerate(lengths):
             np.testing.assert_allclose(mine[group, :length], its[group, :length], atol=1e-4)
     for mine, its in zip(one.sample(7)["t"], other.sample(7)["t"], strict=True):

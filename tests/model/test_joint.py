@@ -208,6 +208,14 @@ def test_a_block_starts_at_the_values_that_are_given_and_elsewhere_in_the_middle
     np.testing.assert_allclose(block.init, [1.0, 2.0, 1.0, 2.0])
 
 
+def test_a_start_of_one_member_is_that_of_its_entry_in_each_factor():
+    latents = {"a": bbvi.real(3, init=[1.0, 2.0, 3.0]), "b": bbvi.positive(3), "c": bbvi.real(3, 2, init=0.5)}
+    model = bbvi.Model(lambda z, _: 0.0, joint=[Block(("a", "b", "c"), axes=1)], **latents)
+    start = model.factors["globals"]["a+b+c"]
+    assert start.shape == (3,) and start.event == (4,)
+    np.testing.assert_allclose(start.init, [[k, 1.0, 0.5, 0.5] for k in (1.0, 2.0, 3.0)])
+
+
 def test_blocks_across_kinds_or_of_opaque_functions_are_refused():
     with pytest.raises(ValueError, match=r"\('a', 'c'\) has globals and locals in it"):
         groups([("a", "c")])

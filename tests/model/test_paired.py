@@ -236,7 +236,10 @@ def test_a_start_at_values_is_that_of_the_members():
         ([("g", "s")], "'s' has a q= of its own; beside a discrete latent"),
         ([("g", "k")], "'k' starts from parameters of its own q"),
         ([("g", "b"), ("h", "b")], "a latent is in one block at the most"),
-        ([Block(("g", "b"), 1)], r"\('g', 'b'\) are paired element by element: these have no parents and no core"),
+        (
+            [Block(("g", "b"), 1)],
+            r"\('g', 'b'\) are paired element by element: these have no parents and no core or axes",
+        ),
     ],
 )
 def test_a_pair_that_cannot_be_is_refused(joint, message):

@@ -125,7 +125,7 @@ class Explanation:
         places = dict.fromkeys(f"  {lost.line or 'somewhere'}: {lost.why}" for lost in self.lost)
         heading = "Read with less precision than there is (more variance, no bias):"
         flat = [f"  {words}" for words in self.without_prior]
-        joint = [f"  {_in_words(block)}" for block in self.structure]
+        joint = [f"  {_in_words(block, self.problem.model)}" for block in self.structure]
         swaps = [f"  the {one.num} components of {', '.join(one.latents)}" for one in self.exchangeable]
         lists = {
             "Latents that share a factor of q:": joint,
@@ -185,11 +185,14 @@ def _structure(problem: Problem, blankets: Blankets) -> tuple[Block, ...]:
     return choose_structure(Analysis(problem, blankets, fit_globals=True)) if is_open else problem.model.structure
 
 
-def _in_words(block: Block) -> str:
+def _in_words(block: Block, model: AnyModel) -> str:
     if block.forest is not None:
         roots = block.forest.count(-1)
         return f"{block.names[0]}, a number given its parent: {len(block.forest) - roots} pairs in {roots} trees"
     names, parents = ", ".join(block.names), block.names[: block.parents]
+    if block.axes:
+        axes = (model.globals | model.locals)[block.names[0]].shape[: block.axes]
+        names += f": one factor for each entry of {' by '.join(map(str, axes))}"
     found = names + (f"; the scales of the others depend on {', '.join(parents)}" if parents else "")
     if block.core is None:
         return found

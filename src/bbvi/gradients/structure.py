@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
 from bbvi.gradients.forests import find_forests
+from bbvi.gradients.local_structure import find_locals
 from bbvi.gradients.pairs import find_pairs
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.gradients.sparsity import find_sparse
@@ -31,6 +32,7 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
     problem, smooth = analysis.problem, smooth_latents(analysis)
     found = [*find_pairs(analysis), *find_forests(analysis)]
     taken = {name for block in found for name in block.names}
+    found += find_locals(analysis, [name for name in problem.locals if name in smooth - taken])
     names = [name for name, x in problem.globals.items() if name in smooth - taken and not why_not(x)]
     if not names:
         return tuple(found)

@@ -1,5 +1,6 @@
 """Eq. 4 with larger factors: several latents in one factor of q (structured mean field, Saul and Jordan 1996)."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from bbvi.families import (
     AbstractCovariance,
@@ -19,7 +21,7 @@ from bbvi.families import (
     Tree,
 )
 from bbvi.families.charts import AbstractChart, vectors
-from bbvi.model.latents import Latent
+from bbvi.model.latents import Latent, Shape
 from bbvi.model.paired import as_pair, check_pair, has_discrete, is_paired, join_pair, split_pair
 
 Latents = dict[str, Latent]
@@ -36,6 +38,8 @@ class Block(NamedTuple):
     `order` if not in that of the names, the first `core` are linked with all, and the others with those near them, in blocks of `width`.
 
     A `forest` makes it a Markov tree over one discrete latent, instead: of each of its numbers the position of its parent, or -1.
+
+    With `axes` there are many such factors, one for each entry along so many first axes, which the latents have in common.
     """
 
     names: tuple[str, ...]
@@ -44,6 +48,7 @@ class Block(NamedTuple):
     width: int = 0
     order: tuple[int, ...] = ()
     forest: tuple[int, ...] | None = None
+    axes: int = 0
 
     def __repr__(self) -> str:
         own = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
@@ -71,7 +76,10 @@ def as_blocks(joint: Any) -> tuple[Block, ...]:
 
 
 def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent]]) -> Blocks:
-    """Return the members of each block, under its name; a block lies within the globals, or within the locals."""
+    """Return the members of each block, under its name, in the shapes that they have in one factor.
+
+    A block lies within the globals, or within the locals.
+    """
     known = [name for scope in scopes for name in scope]
     joint = [block.names for block in structure]
     used = [name for names in joint for name in names]
@@ -80,14 +88,16 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names, parents, core, _, _, forest in structure:
+    for names, parents, core, _, _, forest, axes in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
-        members = {name: within[0][name] for name in names}
+        members = within_factor({name: within[0][name] for name in names}, axes)
         if pair := forest is None and has_discrete(members):
             check_pair(members)
-            if parents or core is not None:
-                raise ValueError(f"joint=: {names} are paired element by element: these have no parents and no core")
+            if parents or core is not None or axes:
+                raise ValueError(
+                    f"joint=: {names} are paired element by element: these have no parents and no core or axes"
+                )
         else:
             for name, latent in members.items():
                 _check_member(name, latent, forest)
@@ -97,6 +107,16 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
         blocks["+".join(names)] = members
     return blocks
+
+
+def within_factor(members: Latents, axes: int) -> Latents:
+    """Leave out the first axes, along which each entry has a factor of its own."""
+    if len({latent.shape[:axes] for latent in members.values()}) > 1 or any(
+        len(x.shape) < axes for x in members.values()
+    ):
+        shapes = ", ".join(f"{name!r} has {latent.shape}" for name, latent in members.items())
+        raise ValueError(f"joint=: a factor for each entry along {axes} axes needs latents that share these; {shapes}")
+    return {name: dataclasses.replace(latent, shape=latent.shape[axes:]) for name, latent in members.items()}
 
 
 def _check_member(name: str, latent: Latent, forest: Sequence[int] | None) -> None:
@@ -139,7 +159,11 @@ def num_coordinates(latent: Latent) -> int:
 def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence[Block]) -> dict[str, Latent]:
     """Put latents into the factors of q: a block stands where its first member stood."""
     of = {name: block for block, members in blocks.items() for name in members}
-    joined = {name: _joined(blocks[name], block) for name, block in zip(blocks, structure, strict=True)}
+    joined = {
+        name: _joined(blocks[name], block, latents[block.names[0]].shape[: block.axes])
+        for name, block in zip(blocks, structure, strict=True)
+        if block.names[0] in latents
+    }
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 
@@ -155,7 +179,8 @@ def _as_tree(latent: Latent, forest: Sequence[int]) -> Latent:
     return Latent(latent.support, (), latent.chart, tree_over(latent.chart, forest), None, init)
 
 
-def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
+def _joined(members: Mapping[str, Latent], block: Block, shape: Shape) -> Latent:
+    """Return the latent of a block's factors, an array of this shape."""
     if block.forest is not None:
         return _as_tree(next(iter(members.values())), block.forest)
     if is_paired(members):
@@ -166,8 +191,8 @@ def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
         # where no value is given, the middle of the support
         middle = [np.asarray(chart.value(jnp.zeros(chart.coordinates_shape))) for chart in charts]
         pairs = zip(members.values(), middle, strict=True)
-        given = [(x.init if x.init is not None else at.reshape(_shape(x)), _shape(x)) for x, at in pairs]
-        init = np.concatenate([np.broadcast_to(np.asarray(value, float), shape).ravel() for value, shape in given])
+        given = [(at.reshape(_shape(x)) if x.init is None else np.asarray(x.init, float), _shape(x)) for x, at in pairs]
+        init = _side_by_side(given)
     chart = Joined(tuple(charts))
     sizes = [num_coordinates(latent) for latent in members.values()]
     parents, size = sum(sizes[: block.parents]), sum(sizes)
@@ -176,7 +201,17 @@ def _joined(members: Mapping[str, Latent], block: Block) -> Latent:
     covariance: AbstractCovariance = FullRank(parents)
     if block.core is not None:
         covariance = SparsePrecision(block.width, block.core, parents, tuple(block.order))
-    return Latent("block", (), chart, JointNormal(chart, covariance), None, init)
+    return Latent("block", shape, chart, JointNormal(chart, covariance), None, init)
+
+
+def _side_by_side(values: Sequence[tuple[np.ndarray, tuple[int, ...]]]) -> np.ndarray:
+    """Put values into vectors of a factor, in which they have these shapes; other axes may stand before."""
+    flat = []
+    for value, shape in values:
+        lead = value.shape[: max(0, value.ndim - len(shape))]
+        flat.append(np.broadcast_to(value, (*lead, *shape)).reshape(*lead, math.prod(shape)))
+    lead = np.broadcast_shapes(*(x.shape[:-1] for x in flat))
+    return np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in flat], -1)
 
 
 def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) -> dict[str, Any]:
@@ -191,7 +226,11 @@ def take_apart(values: Mapping[str, Any], blocks: Blocks, order: Iterable[str]) 
             continue
         for name, latent in blocks[block].items():
             begin, end = end, end + _size(latent)
-            found[name] = whole[..., begin:end].reshape((*whole.shape[:-1], *_shape(latent)))
+
+            def own(leaf: Any, part: slice = slice(begin, end), latent: Latent = latent) -> Any:
+                return leaf[..., part].reshape((*leaf.shape[:-1], *_shape(latent)))
+
+            found[name] = jax.tree.map(own, whole)
     return {name: found.pop(name) for name in order if name in found} | found
 
 
@@ -203,6 +242,11 @@ def put_together(values: Mapping[str, Any], blocks: Blocks) -> dict[str, Any]:
             if all(name in found for name in members):
                 found[block] = join_pair(found, members)
         elif any(name in found for name in members):
-            arrays = [(jnp.asarray(found.pop(name)), len(_shape(latent))) for name, latent in members.items()]
-            found[block] = jnp.concatenate([jax.lax.collapse(a, a.ndim - ndim) for a, ndim in arrays], -1)
+            ndims, parts = [len(_shape(latent)) for latent in members.values()], [found.pop(name) for name in members]
+
+            def join(*leaves: Any, ndims: list[int] = ndims) -> Array:
+                arrays = zip(map(jnp.asarray, leaves), ndims, strict=True)
+                return jnp.concatenate([jax.lax.collapse(a, a.ndim - ndim) for a, ndim in arrays], -1)
+
+            found[block] = jax.tree.map(join, *parts, is_leaf=lambda leaf: isinstance(leaf, list))
     return found

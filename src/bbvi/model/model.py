@@ -40,10 +40,10 @@ class _InFactors:
 
     def families_in_blocks(self) -> list[tuple[str, Latent, str]]:
         """List the latents in blocks, each with the name of its q."""
-        found = []
+        found, latents = [], {**self.globals, **self.locals}
         for block, members in self.blocks.items():
             family = next(part[block] for part in self.factors.values() if block in part).family.name
-            found += [(name, latent, family) for name, latent in members.items()]
+            found += [(name, latents[name], family) for name in members]
         return found
 
 
@@ -86,8 +86,7 @@ class HierarchicalModel(_InFactors):
 
     `log_prior(beta)` is log p(beta), `log_local(beta, z, row)` is log p(z_i | beta) and
     `log_likelihood(beta, z, row)` is log p(x_i | z_i, beta). Which globals share a factor of q, a joint Normal through the
-    bijections of their supports, `fit` reads off the functions; `joint=[("a", "b")]` says so by hand, of globals or of the locals
-    of each group, and `joint=()` gives every number a factor of its own.
+    bijections of their supports, and which locals of each group, `fit` reads off the functions; `joint=[("a", "b")]` says so by hand, and `joint=()` gives every number a factor of its own.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist

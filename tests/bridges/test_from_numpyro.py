@@ -92,6 +92,36 @@ def test_draws_go_back_to_numpyro_and_forward_to_predictions():
     np.testing.assert_array_equal(model.origin.observed["y"], EFFECT.astype(np.float32))
 
 
+def test_arviz_gets_what_was_asked_of_a_function_that_was_brought():
+    model, data = bbvi.from_numpyro(eight_schools, ERROR, y=EFFECT)
+    posterior = bbvi.fit(model, data, stop=bbvi.Budget(steps=0))
+    prior = Predictive(eight_schools, num_samples=7)(jax.random.key(0), ERROR)
+    found = posterior.to_arviz(5, predict=lambda z, data, key: {"best": z["theta"].argmax()}, prior=prior)
+    draws = posterior.to_numpyro(5)
+    np.testing.assert_array_equal(found["posterior_predictive"]["best"].values[0], draws["theta"].argmax(1))
+    np.testing.assert_array_equal(found["prior_predictive"]["best"].values[0], prior["theta"].argmax(1))
+    np.testing.assert_array_equal(found["prior"]["tau"].values[0], prior["tau"])
+    log_p = [total(model.log_joint({name: x[k] for name, x in draws.items()}, data)) for k in range(5)]
+    np.testing.assert_allclose(found["sample_stats"]["log_p"].values[0], log_p, rtol=1e-4)
+    assert found["log_likelihood"]["y"].shape == (1, 5, 8)
+    plain = posterior.to_arviz(5, prior=prior, log_likelihood=False)
+    assert plain["prior_predictive"]["y"].shape == (1, 7, 8) and not hasattr(plain, "log_likelihood")
+
+
+@pytest.mark.parametrize(
+    "asked, words",
+    [
+        ({"data": {"y": EFFECT}}, "leave data= out"),
+        ({"log_likelihood": "theta"}, r"observed variables are \['y'\]"),
+        ({"prior": {"mu": np.zeros(3)}}, r"lacks \['tau', 'theta'\]"),
+    ],
+)
+def test_what_a_function_that_was_brought_cannot_give_arviz_is_an_error(asked, words):
+    posterior = bbvi.fit(*bbvi.from_numpyro(eight_schools, ERROR, y=EFFECT), stop=bbvi.Budget(steps=0))
+    with pytest.raises(ValueError, match=words):
+        posterior.to_arviz(5, **asked)
+
+
 def test_draws_of_discrete_latents_in_a_loop_go_back():
     model, data = bbvi.from_numpyro(hmm, READINGS, 3)
     posterior = bbvi.fit(model, data, stop=bbvi.Budget(steps=0))

@@ -150,3 +150,34 @@ def test_a_statement_that_ties_the_groups_together_is_refused():
 
     with pytest.raises(ValueError, match="'sum' stands outside of the plate 'N' and reads what is in it"):
         bbvi.from_numpyro(tied, SERIES[0], groups="N", rows=["y"])
+
+
+def shrunk(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1 / np.sqrt(len(y))))
+    with numpyro.plate("N", 6):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def penalised(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    numpyro.factor("penalty", -len(y) * mu**2)
+    with numpyro.plate("N", 6):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+@pytest.mark.parametrize("fn, name", [(shrunk, "mu"), (penalised, "penalty")])
+def test_a_prior_that_depends_on_the_number_of_rows_is_refused(fn, name):
+    with pytest.raises(ValueError, match=f"density of '{name}' in one group is not what it is in the whole"):
+        bbvi.from_numpyro(fn, SERIES[:, 0].repeat(2)[:6], groups="N", rows=["y"])
+
+
+def test_globals_on_any_support_may_be_looked_up_by_rows():
+    def by_level(y, level):
+        corr = numpyro.sample("corr", dist.LKJCholesky(2, 1.0))
+        with numpyro.plate("level", 2):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("N", 4):
+            numpyro.sample("y", dist.Normal(a[level] + corr[1, 0], 1), obs=y)
+
+    model, data = bbvi.from_numpyro(by_level, np.ones(4), np.array([0, 1, 1, 0]), groups="N", rows=["y", "level"])
+    assert bbvi.fit(model, data, batch_size=2, stop=bbvi.Budget(steps=1)).num_groups == 4

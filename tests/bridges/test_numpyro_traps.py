@@ -76,6 +76,24 @@ def test_a_reparametrised_statement_has_the_latents_of_its_parts():
     assert [*model.globals] == ["a_unwrapped"]
 
 
+def test_bounds_of_what_is_observed_may_depend_on_a_latent_where_the_data_are_of_numpy():
+    def abundance(found):
+        there = numpyro.sample("there", dist.Poisson(6.0))
+        numpyro.sample("found", dist.Binomial(there + 4, 0.4), obs=found)
+
+    model, _ = same_density(abundance, np.array([3, 1, 4]))
+    assert model.globals["there"].support == "count"
+
+
+def test_a_function_without_observations_goes_to_arviz():
+    def product():
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        numpyro.factor("f", -(a**4))
+
+    posterior = bbvi.fit(*bbvi.from_numpyro(product), stop=bbvi.Budget(steps=0))
+    assert posterior.to_arviz(5)["posterior"]["a"].shape == (1, 5)
+
+
 # ---- seeds and loops --------------------------------------------------------------------------------------------------
 
 

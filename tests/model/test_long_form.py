@@ -1,5 +1,7 @@
 """A table in long form gives the same groups as lists written by hand, whatever library the table is of."""
 
+import warnings
+
 import jax
 import numpy as np
 import pandas as pd
@@ -85,3 +87,15 @@ def test_tables_that_do_not_fit_are_refused(change, words):
 def test_words_are_no_numbers():
     with pytest.raises(TypeError, match="column 'name' holds"):
         bbvi.ragged(pd.DataFrame({"id": [1, 1], "name": ["x", "y"]}), by="id")
+
+
+def test_columns_that_are_the_same_within_groups_by_chance_are_doubted():
+    patient = np.repeat(np.arange(8), 5)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"patient": patient, "y": rng.normal(size=40), "age": 40.0 + patient, "dose": 1.0})
+    with pytest.warns(UserWarning, match=r"takes \['dose'\] as columns of the groups"):
+        assert bbvi.ragged(table, by="patient").axes == {"y": "row"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bbvi.ragged(table, by="patient", group=["age"]).axes == {"y": "row", "dose": "row"}
+        assert bbvi.ragged(table.drop(columns="dose"), by="patient").axes == {"y": "row"}

@@ -121,19 +121,21 @@ class Grouped:
                 )
 
     def _refuse_other_densities(self) -> None:
-        """Raise if a statement in the plate has another density in one group than in the whole."""
+        """Raise if a statement has another density where one group is looked at than in the whole."""
         found, checked = self._found, np.linspace(0, self._size - 1, min(self._size, _MOST_CHECKED)).astype(int)
-        values = {name: found.statements[name].value for name in found.supports}
+        values = {name: jnp.asarray(found.statements[name].value) for name in found.supports}
 
         def in_group(row: Any) -> dict[str, Any]:
             own = {name: self._of_group(name, value, row["group"]) for name, value in values.items()}
             terms = self._function.at(own, **self._at(row)).terms
-            return {name: terms[name] for name in (*self._local, *self._likelihood) if name in terms}
+            return {name: term for name, term in terms.items() if name in found.terms}
 
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[checked]), self.data)
         for name, term in jax.jit(jax.vmap(in_group), **for_one_run())(rows).items():
             whole, got = np.asarray(found.terms[name]), np.asarray(term)
-            wanted = np.moveaxis(whole, found.statements[name].plates[self._plate], 0)[checked]
+            dims = found.statements[name].plates
+            wanted = np.moveaxis(whole, dims[self._plate], 0)[checked] if self._plate in dims else whole[None]
+            wanted = np.broadcast_to(wanted, (len(checked), *wanted.shape[1:]))
             if got.size != wanted.size or not np.allclose(
                 got.reshape(wanted.shape), wanted, 1e-3, 1e-3, equal_nan=True
             ):

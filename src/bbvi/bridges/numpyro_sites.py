@@ -50,7 +50,7 @@ class Site:
     def of_value(self, value: Any, support: Any) -> Array:
         """Turn a value into what one draw has of the latent."""
         if self.declared.transformed:
-            return biject_to(support).inv(value)
+            return biject_to(support).inv(jnp.asarray(value))
         z = jnp.asarray(value) - self.declared.shift
         return z if self.kept is None else z.reshape(-1, *self.declared.event)[self.kept]
 
@@ -151,7 +151,9 @@ class Replay(Messenger):
         plates = {frame.name: frame.dim for frame in msg["cond_indep_stack"]}
         self.statements[name] = Statement(fn, value, name in self._latent, bool(msg["is_observed"]), plates)
         if name not in self._silent:
-            self.terms[name] = self._scaled(fn.log_prob(value), msg["scale"], plates)
+            # a support looks at values of NumPy by NumPy, which cannot compare them with bounds that depend on latents
+            at = jnp.asarray(value) if isinstance(value, np.ndarray) else value
+            self.terms[name] = self._scaled(fn.log_prob(at), msg["scale"], plates)
         if name in self._jacobians:
             self.terms[jacobian_of(name)] = self._scaled(self._jacobians[name], msg["scale"], plates)
 

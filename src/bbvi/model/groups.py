@@ -166,7 +166,7 @@ def ragged(
 
     From a DataFrame of pandas or polars, or an xarray Dataset, with one row for each observation: `by` names the column that tells the
     group, `order` the one by which a group's rows are put in order, which names the axis too ("row" without). Columns that are the same
-    in all rows of each group are fields of the group, or those that `group=` lists. NaN in a column `labs` means not observed: it
+    in all rows of each group are fields of the group, with a warning where that may be chance, or those that `group=` lists. NaN in a column `labs` means not observed: it
     becomes 0, with `row["labs_observed"]`. Groups keep their keys as names.
 
     Examples:

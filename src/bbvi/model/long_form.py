@@ -1,5 +1,6 @@
 """Tables with a row for each visit of each patient, from pandas, polars or xarray, as groups of different lengths."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,9 @@ import numpy as np
 from bbvi.model.labels import by_name, is_data_set, is_frame
 
 Columns = dict[str, np.ndarray]
+
+#: how likely it may be, at the most, that a column is the same within groups because its values happened to fall so
+_MOST_CHANCE = 0.01
 
 
 def columns_of(table: Any) -> Columns:
@@ -38,6 +42,7 @@ def split(
     starts = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
     within: dict[str, list[np.ndarray]] = {}
     own: Columns = {}
+    doubtful = []
     for name, column in columns.items():
         if name == by:
             continue
@@ -58,12 +63,26 @@ def split(
         if group is not None and name in group and not constant:
             raise ValueError(f"bbvi.ragged: group= names {name!r}, which is not the same in all rows of a group")
         is_own = name != order and len(starts) < len(rows) and constant if group is None else name in group
+        doubtful += [name] if is_own and group is None and _chance(values, number) > _MOST_CHANCE else []
         for field, array in _observed(name, values).items():
             if is_own:
                 own[field] = array[starts]
             else:
                 within[field] = np.split(array, starts[1:])
+    if doubtful:
+        warnings.warn(
+            f"bbvi.ragged takes {doubtful} as columns of the groups, since they are the same in all rows of each {by!r}; with so few rows, or "
+            f"so few values, that may be chance: say group={doubtful} if they are, or list in group= those that are",
+            stacklevel=3,
+        )
     return labels, within, own
+
+
+def _chance(values: np.ndarray, number: np.ndarray) -> float:
+    """Return how likely it is that a column is the same within groups, if its values fall on rows independently of these."""
+    shares = np.unique(values, return_counts=True)[1] / len(values)
+    lengths, times = np.unique(np.bincount(number), return_counts=True)
+    return float(np.prod([np.sum(shares**length) ** num for length, num in zip(lengths, times, strict=True)]))
 
 
 def _observed(name: str, values: np.ndarray) -> Columns:

@@ -248,6 +248,8 @@ class Posterior:
         `log_likelihood` has the density of each observation, read off `log_likelihood` of a `HierarchicalModel`; of a flat
         model, off the terms that read data, or off those that `log_likelihood="y"` names. False leaves it out.
         `data` are those of the fit unless given; data from pandas and xarray name the axes. Padding is NaN.
+
+        A model from NumPyro or PyMC has all groups without these; `predict` and `prior`, if given, speak of its variables there.
         """
         from bbvi.posterior.results import to_inference_data
 

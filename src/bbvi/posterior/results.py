@@ -44,7 +44,9 @@ class Results:
         return self.labels.group if self.labels.group != "group" or len(firsts) != 1 else firsts.pop()
 
     def add(self, group: str, values: Mapping[str, Any], *, chain: bool = True) -> None:
-        """Put arrays into a group; draws stand on the first axis, in a single chain."""
+        """Put arrays, if there are any, into a group; draws stand on the first axis, in a single chain."""
+        if not values:
+            return
         self.found[group] = {name: np.asarray(x)[None] if chain else np.asarray(x) for name, x in values.items()}
 
     def name_axes(self, name: str, shape: Sequence[int]) -> None:
@@ -108,7 +110,13 @@ def to_inference_data(
     results.add("sample_stats", {"log_q": np.asarray(log_q, np.float64)})
     origin = posterior.model.origin
     if origin is not None:
-        _from_origin(results, origin, members, seed)
+        if data is not None:
+            raise ValueError(
+                f"to_arviz: the model holds the data that from_{origin.library} was called with: leave data= out, or call that again"
+            )
+        if results.has_data:
+            _densities(results, drawn, False)
+        _from_origin(results, origin, members, seed, predict=predict, prior=prior, log_likelihood=log_likelihood)
     elif results.has_data:
         _densities(results, drawn, log_likelihood)
         _predictions(results, predict, prior, drawn, seed)
@@ -197,19 +205,55 @@ def _predicted(results: Results, predict: Any, drawn: Mapping[str, Any], seed: A
     return {field_name(path): x for path, x in jax.tree_util.tree_leaves_with_path(whole)}
 
 
-def _from_origin(results: Results, origin: Origin, members: Mapping[str, Any], seed: Any) -> None:
-    """Speak of the variables of the model as it was written for another library."""
+def _from_origin(
+    results: Results,
+    origin: Origin,
+    members: Mapping[str, Any],
+    seed: Any,
+    *,
+    predict: Any,
+    prior: Any,
+    log_likelihood: Any,
+) -> None:
+    """Speak of the variables of the model as it was written for another library; so do `predict` and `prior`."""
     sites = origin.sites(members)
     results.dims.update({name: list(own) for name, own in origin.dims.items()})
     results.coords.update(origin.coords)
     results.add("posterior", sites)
-    if origin.log_likelihood is not None:
-        results.add("log_likelihood", origin.log_likelihood(members))
-    if origin.predict is not None:
-        key = jax.random.wrap_key_data(jnp.asarray(fold(seed_key(seed), "predictions")), impl="threefry2x32")
-        results.add("posterior_predictive", origin.predict(sites, key))
+    if log_likelihood is not False:
+        found = {} if origin.log_likelihood is None else origin.log_likelihood(members)
+        names = [log_likelihood] if isinstance(log_likelihood, str) else log_likelihood
+        wanted = list(names) if isinstance(names, (list, tuple)) else [*found]
+        if (log_likelihood is True and not found) or not {*wanted} <= {*found}:
+            raise ValueError(f"to_arviz: log_likelihood={log_likelihood!r}, but the observed variables are {[*found]}")
+        if found:
+            results.add("log_likelihood", {name: found[name] for name in wanted})
+    draw = origin.predict if predict is None else _of_sites(results, predict)
+    key = jax.random.wrap_key_data(jnp.asarray(fold(seed_key(seed), "predictions")), impl="threefry2x32")
+    if draw is not None:
+        results.add("posterior_predictive", draw(sites, key))
+    if prior is not None:
+        if missing := [name for name in sites if name not in prior]:
+            raise ValueError(
+                f"to_arviz: prior= takes draws of the variables of the {origin.library} model; it lacks {missing}"
+            )
+        before = {name: jnp.asarray(prior[name]) for name in sites}
+        results.add("prior", before)
+        if draw is not None:
+            results.add("prior_predictive", draw(before, key))
     if origin.observed:
         results.add("observed_data", origin.observed, chain=False)
+
+
+def _of_sites(results: Results, predict: Callable[..., Any]) -> Callable[..., Any]:
+    """Call a user's function for each draw of another library's variables."""
+    data = results.data if results.groups is None else results.fields()
+
+    def draw(sites: Mapping[str, Any], key: Any) -> Any:
+        keys = jax.random.split(key, len(next(iter(sites.values()))))
+        return jax.jit(jax.vmap(lambda z, own: predict(z, data, own)))(dict(sites), keys)
+
+    return draw
 
 
 def _whole(value: Any) -> Any:

@@ -34,7 +34,5 @@ def run(checkpoint=None, *, steps=STEPS, data=Y, of=model, stop=bbvi.Converged(1
 
 
 if __name__ == "__main__":
-    import conftest  # noqa: F401  (the cache of compiled programs)
-
     importlib.import_module("bbvi.fitting.run")._SECONDS_PER_CHUNK = float(sys.argv[3])
     run(sys.argv[1]).save(sys.argv[2])

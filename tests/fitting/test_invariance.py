@@ -100,6 +100,16 @@ def test_chunks_of_steps_do_not_change_the_run(model, reference, group_reference
     assert same_bits(whole, run(model(), **batch))
 
 
+def test_where_early_steps_end_neither_chunks_nor_interruptions_change_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(CHUNKS, "EARLY", 10)
+    whole = run()
+    for steps in (4, 10, 17, 25):
+        resumed = run(checkpoint=tmp_path / "state.npz", steps=steps)
+    assert same_bits(whole, resumed)
+    monkeypatch.setattr(CHUNKS, "_SECONDS_PER_CHUNK", 1e-9)
+    assert same_bits(whole, run())
+
+
 def test_iterate_yields_the_run_that_fit_returns(reference):
     seen = list(bbvi.iterate(flat(), Y, draws=FEW, stop=bbvi.Budget(steps=25), seed=1))
     assert len(seen) >= 2

@@ -76,7 +76,7 @@ def num_lines(model, data, gradient):
         analyse(problem, data, groups), Method(gradient, bbvi.MonteCarlo(100), bbvi.natural(), stops, size, 1000)
     )
     calls, key = [], seed_key(0)
-    loop._compiled = lambda *given: calls.append(given)
+    loop._compiled = lambda *given, long: calls.append(given)
     loop.run(loop.init(starting_params(problem, key)), key, data, groups, 1)
     return eqx.filter_jit(loop._run).lower(*calls[0]).as_text().count("\n")
 

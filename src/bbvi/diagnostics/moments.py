@@ -24,7 +24,7 @@ from bbvi.model.groups import ArrayGroups, Stream
 from bbvi.model.model import AnyModel, structured
 from bbvi.model.problem import bind
 from bbvi.numerics.address import Key, fold, seed_key
-from bbvi.numerics.xla import for_many_runs, program
+from bbvi.numerics.xla import program
 from bbvi.posterior.posterior import Posterior
 
 
@@ -94,7 +94,7 @@ def _program(loop: Loop, repeats: int) -> Callable[..., tuple[Lambda, Lambda]]:
 
         return mean_and_spread(one, repeats)
 
-    return program(moments, **for_many_runs())
+    return program(moments, runs=1)
 
 
 def full_gradient(estimate: Estimate, batch: Batch | None, rows: Lambda) -> Lambda:

@@ -26,6 +26,8 @@ from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true
 from bbvi.posterior.ratios import Densities
 
 _STEPS_DRAWN = 128  # at the most at once, of a stream, whose batches are drawn before the steps
+#: steps until which small programs are compiled without effort: most fits end before
+EARLY = 2000
 _LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
 
 
@@ -59,7 +61,7 @@ class Loop:
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
         # the state's buffers are given away: a step must not copy the rows of all groups. A copy runs, so that this loop
         # is in no cycle and goes, with what was compiled, as soon as nobody needs it
-        self._compiled = program(copy.copy(self)._run, donate_argnums=1, **for_many_runs())
+        self._compiled = program(copy.copy(self)._run, runs=EARLY, donate_argnums=1)
         self._init = program(copy.copy(self)._first_state, **for_one_run())
         # one after another: the draw of a batch is a loop of its own
         of_step = copy.copy(self).groups
@@ -71,6 +73,8 @@ class Loop:
         #: what posteriors evaluate the ELBO and k-hat by
         prior, group = analysis.blankets
         self.densities = Densities(analysis.problem, prior.trace, group and group.trace)
+        #: whether the fit is beyond its early steps
+        self.is_late = False
         #: what else was compiled for this loop, and goes with it
         self.programs: dict[Hashable, Callable[..., Any]] = {}
 
@@ -85,6 +89,12 @@ class Loop:
         prior, group = self.analysis.blankets
         of_groups = 0.0 if group is None else self.batch_size * group.trace.work()
         return self.draws.num * (prior.trace.work() + of_groups)
+
+    def late(self) -> "Loop":
+        """Return the same loop for steps after `EARLY`, compiled with all effort."""
+        own = copy.copy(self)
+        own.is_late = True
+        return own
 
     def init(self, params: dict[str, Lambda]) -> State:
         """Make the state before the first step, which shares no buffer with these parameters."""
@@ -115,7 +125,7 @@ class Loop:
         """
         begin = int(state.step)
         source, end = self.source(groups, key, begin, steps), np.array(begin + steps, np.int32)
-        return self._compiled((key, data, source, end, np.array(moving)), state)
+        return self._compiled((key, data, source, end, np.array(moving)), state, long=self.is_late)
 
     def source(self, groups: AbstractGroups | None, key: Key, step: int, steps: int) -> Any:
         """Return what `batch` takes rows from: the groups, or the rows of the next steps that were fetched from a stream.

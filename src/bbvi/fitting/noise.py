@@ -15,6 +15,8 @@ from bbvi.numerics.address import Key
 def mean_and_spread(one: Callable[[Array], Any], repeats: int) -> tuple[Any, Any]:
     """Return the mean of `one(repeat)` over the repeats, leaf by leaf, and the sum of squared distances to it."""
 
+    one = jax.jit(one)  # traced once
+
     def body(carry: tuple[Any, Any], repeat: Array) -> tuple[tuple[Any, Any], None]:
         # Welford's recursion: no large sums are subtracted
         mean, spread = carry

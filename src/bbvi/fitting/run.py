@@ -15,7 +15,7 @@ from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History, Restarts
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import PrecisionError, narrower_than_rounding, raise_if_not_finite
-from bbvi.fitting.loop import Loop
+from bbvi.fitting.loop import EARLY, Loop
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
 from bbvi.fitting.setbacks import find_start, set_back, without_impossible
@@ -57,7 +57,11 @@ class Run(NamedTuple):
         """Go on with this estimator, which is not chosen again."""
         method = self.loop.method._replace(gradient=gradient)
         loop = self.loop if gradient is self.loop.gradient else compiled(self.loop.analysis, method)
-        return self._replace(loop=loop, choosing=None)
+        return self._replace(loop=loop.late() if self.loop.is_late else loop, choosing=None)
+
+    def at(self, state: State) -> "Run":
+        """Go on with steps that are compiled with all effort, if the early ones are over."""
+        return self if self.loop.is_late or int(state.step) < EARLY else self._replace(loop=self.loop.late())
 
     def resumed(self, step: int, estimators: Mapping[str, str]) -> "Run":
         """Go on with the estimators that a checkpoint names."""
@@ -205,6 +209,8 @@ def _most_steps(run: Run, state: State) -> int:
     """Return how many steps may follow before something has to be looked at."""
     step, last = int(state.step), run.settings.last_step
     most = run.loop.capacity if last is None else min(run.loop.capacity, last - step)
+    if not run.loop.is_late:
+        most = min(most, EARLY - step)
     if run.choosing is not None:
         most = min(most, run.choosing.choice.pilot_steps - step)
     return most if run.recheck is None else min(most, RECHECK_STEPS - step % RECHECK_STEPS)
@@ -253,7 +259,7 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
 
     If not, the fit goes on from a better lambda, or with other estimators, where its rule lets it.
     """
-    end = _end(run, state, began)
+    run, end = run.at(state), _end(run, state, began)
     if end is None or end.outcome is not Outcome.CONVERGED:
         if end is not None and end.outcome is Outcome.STOPPED and end.rule >= 0:
             average = run.settings.stops[end.rule].average(state.stops[end.rule], state.params)

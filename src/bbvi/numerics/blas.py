@@ -26,11 +26,17 @@ def _sizes(jaxpr: Any) -> Iterator[int]:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _BY_LAPACK:
             yield from (max(atom.aval.shape[-2:], default=1) for atom in eqn.invars)
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _sizes(inner)
+        for inner in jaxprs_inside(eqn):
+            yield from _sizes(inner)
+
+
+def jaxprs_inside(eqn: Any) -> Iterator[Any]:
+    """Yield the traces that an equation holds, such as the body of a loop."""
+    for value in eqn.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 class _OneThread:

@@ -4,6 +4,7 @@ Also marks and conditions that make XLA store a value once instead of computing 
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,15 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
-from bbvi.numerics.blas import factorises_small_matrices, one_thread
+from bbvi.numerics.blas import factorises_small_matrices, jaxprs_inside, one_thread
 
 # XLA's older way to write a kernel takes a quarter to a half less time, and a third less memory, than its newer one
-_OLDER_KERNELS = {"xla_cpu_use_fusion_emitters": False}
+_OLDER_KERNELS = ("xla_cpu_use_fusion_emitters", False)
+# how a program is cut for threads of the compiler would change the last bits of functions that it calls
+_IN_ONE_PIECE = ("xla_cpu_parallel_codegen_split_count", 1)
 _NO_EFFORT = {"xla_backend_optimization_level": 0}
+# numbers to compute: below, faster code costs more to compile than it saves (1.5 s; 0.3 ns a number)
+_WORTH_EFFORT = 5_000_000_000
 _NAME = "bbvi stage"
 # from here on XLA compiles for minutes where random numbers or recurrences are fused into all that reads them
 _COPIES = jax.__version_info__ >= (0, 11)
@@ -28,31 +33,40 @@ _WORTH_UNROLLING = 12_000  # numbers: below, longer code costs more to compile t
 
 def for_many_runs() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs again and again."""
-    return {"compiler_options": _known_here()}
+    return {"compiler_options": _known_here(*_OLDER_KERNELS)}
 
 
 def for_one_run() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs a few times: not worth the compiler's effort."""
-    return {"compiler_options": {**_known_here(), **_NO_EFFORT}}
+    return {"compiler_options": _known_here(*_OLDER_KERNELS) | _known_here(*_IN_ONE_PIECE) | _NO_EFFORT}
 
 
-def program(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def program(function: Callable[..., Any], *, runs: int | None = None, **options: Any) -> Callable[..., Any]:
     """Compile a function of arrays, for which all else in its arguments is constant; `options` are those of `jax.jit`.
+
+    Without `options` of the compiler, `runs` is how often it runs, or goes round a loop of unknown length: if there is
+    little to compute in all, it is compiled as for one run, unless it is called with `long=True`. That is counted, not measured,
+    so that the same calls are always made by the same code.
 
     What was compiled goes when the program goes. `equinox.filter_jit` would keep it, with all that the function closes
     over, to the end of the process: its caches are weak in the function, but hold it as a constant of its own program.
     """
-    compiled: dict[Any, tuple[Callable[..., Any], bool]] = {}
+    compiled: dict[Any, tuple[Callable[..., Any], Callable[..., Any], bool]] = {}
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, long: bool = False) -> Any:
         arrays, rest = eqx.partition(arguments, eqx.is_array)
         leaves, tree = jax.tree.flatten(rest)
-        key = (tree, *((type(leaf), leaf) for leaf in leaves))
+        shapes = tuple(array.shape for array in jax.tree.leaves(arrays)) if runs else ()
+        key = (tree, shapes, *((type(leaf), leaf) for leaf in leaves))
         if key not in compiled:
             whole = functools.wraps(function)(lambda *arrays: function(*eqx.combine(arrays, rest)))
-            jitted = jax.jit(whole, **options)
-            compiled[key] = jitted, factorises_small_matrices(jitted.trace(*arrays).jaxpr)
-        run, on_one_thread = compiled[key]
+            with_effort = jax.jit(whole, **(for_many_runs() if runs else {}), **options)
+            traced = with_effort.trace(*arrays).jaxpr
+            is_little = runs is not None and runs * numbers_to_compute(traced) <= _WORTH_EFFORT
+            first = jax.jit(whole, **for_one_run(), **options) if is_little else with_effort
+            compiled[key] = with_effort, first, factorises_small_matrices(traced)
+        late, early, on_one_thread = compiled[key]
+        run = late if long else early
         if not on_one_thread:
             return run(*arrays)
         with one_thread:
@@ -61,14 +75,25 @@ def program(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return call
 
 
+def numbers_to_compute(jaxpr: Any) -> int:
+    """Count the numbers that a traced program computes, going once round a loop whose length is not known."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        inner = [numbers_to_compute(one) for one in jaxprs_inside(eqn)]
+        own = sum(math.prod(out.aval.shape) for out in eqn.outvars if not inner)
+        most = max(inner, default=0) if eqn.primitive.name == "cond" else sum(inner)
+        total += own + most * eqn.params.get("length", 1)
+    return total
+
+
 @functools.cache
-def _known_here() -> dict[str, Any]:
-    """Return the options that this version of XLA and this device know; it would refuse others."""
+def _known_here(name: str, value: Any) -> dict[str, Any]:
+    """Return an option if this version of XLA and this device know it; they would refuse others."""
     try:
-        jax.jit(lambda: 0, compiler_options=_OLDER_KERNELS).lower().compile()
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:
         return {}
-    return _OLDER_KERNELS
+    return {name: value}
 
 
 #: by this name the analysis of jumps knows an integer that stays as it is while what stands beside it moves

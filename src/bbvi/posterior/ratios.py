@@ -15,10 +15,11 @@ from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.problem import Problem, bind, total
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs, program
+from bbvi.numerics.xla import program
 
 _FLOATS_PER_BLOCK = 1 << 22
 _MOST_AT_ONCE = 1000
+_RUNS = 100  # pieces of samples and blocks of groups that a posterior is likely to be asked for
 
 
 class Estimate(float):
@@ -62,8 +63,8 @@ class Densities:
             z, log_q_total = draw_values(problem, problem.locals, params, **at)
             return total(samples_last(group)(beta | z, {}, row, len(samples))) - log_q_total
 
-        self.at_globals = program(at_globals, **for_many_runs())
-        self.at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), **for_many_runs())
+        self.at_globals = program(at_globals, runs=_RUNS)
+        self.at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), runs=_RUNS)
 
 
 class Ratios:

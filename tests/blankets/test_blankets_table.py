@@ -56,7 +56,7 @@ def find(model, data) -> Found:
         return np.concatenate([np.asarray(f) for f in terms], axis=1), np.asarray(whole)
 
     some = {name: latent.some_values({}, 1, np.random.default_rng(0)) for name, latent in problem.latents.items()}
-    dummy = {name: jnp.moveaxis(value, 0, -1) for name, value in some.items()}
+    dummy = {name: np.moveaxis(value, 0, -1) for name, value in some.items()}
     shapes = jax.eval_shape(lambda z: blankets.prior.at_samples(z, data, 1), dummy)
     columns = []
     for name, index in elements:

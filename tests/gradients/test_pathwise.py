@@ -21,6 +21,7 @@ from bbvi.model.problem import bind
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import Address, seed_key
 from bbvi.numerics.samplers import log_gamma_ratio
+from bbvi.numerics.xla import for_one_run
 
 DRAWS = bbvi.MonteCarlo(10)
 
@@ -186,14 +187,19 @@ def test_the_path_that_is_kept_is_that_of_the_draw(name, draws):
     def draw(p):
         return jax.vmap(lambda s: draws.sample("x", family, p, Address(*words, s)), out_axes=-1)(samples)
 
-    one = jax.tree.map(lambda leaf: leaf[None], (params, *words))
-    rows = Rows(drawer.prepare(one[0]), *one[1:], None, None)
-    u, path = drawer.coordinates(True, rows, samples)
-    expected, back = jax.vjp(draw, params)
-    np.testing.assert_allclose(u[0], expected, rtol=1e-5, atol=1e-5)
-    slope = jnp.asarray(np.random.default_rng(0).normal(size=expected.shape), jnp.float32)
-    found = drawer.along_path(*jax.tree.map(lambda leaf: leaf[0], (rows, path)), samples, slope)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, back(slope)[0])
+    @functools.partial(jax.jit, **for_one_run())
+    def both(params, slope):
+        one = jax.tree.map(lambda leaf: leaf[None], (params, *words))
+        rows = Rows(drawer.prepare(one[0]), *one[1:], None, None)
+        u, path = drawer.coordinates(True, rows, samples)
+        expected, back = jax.vjp(draw, params)
+        found = drawer.along_path(*jax.tree.map(lambda leaf: leaf[0], (rows, path)), samples, slope)
+        return (u[0], expected), (found, back(slope)[0])
+
+    shape = jax.eval_shape(draw, params).shape
+    points, slopes = both(params, jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32))
+    np.testing.assert_allclose(*points, rtol=1e-5, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *slopes)
 
 
 # ---- hierarchies -------------------------------------------------------------------------------------------------
@@ -468,10 +474,14 @@ def test_the_slopes_of_a_smooth_function_are_its_derivatives(name):
     u = jnp.asarray(np.random.default_rng(0).normal(0, 0.5, (3, 4)), jnp.float32)
     analysis, draws, key = analyse(problem, data, groups), bbvi.MonteCarlo(4), seed_key(0)
     start = starting_params(problem, key)["globals"]
-    layout = lay_out(analysis, draws, start, None, key, cut_samples(draws, 1), paths=True)
     slopes = Slopes(analysis, data, None, problem.globals)
-    prior, _, found = jax.jit(lambda u: slopes(layout, {"z": u}, 4))(u)
-    values, truth = jax.vmap(jax.value_and_grad(total), in_axes=-1, out_axes=(0, -1))(u)
+
+    @functools.partial(jax.jit, **for_one_run())
+    def both(u):
+        layout = lay_out(analysis, draws, start, None, key, cut_samples(draws, 1), paths=True)
+        return slopes(layout, {"z": u}, 4), jax.vmap(jax.value_and_grad(total), in_axes=-1, out_axes=(0, -1))(u)
+
+    (prior, _, found), (values, truth) = both(u)
     np.testing.assert_allclose(prior, values, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["z"], truth, rtol=1e-3, atol=1e-4)
 

@@ -248,13 +248,11 @@ class Posterior:
         `log_likelihood` has the density of each observation, read off `log_likelihood` of a `HierarchicalModel`; of a flat
         model, off the terms that read data, or off those that `log_likelihood="y"` names. False leaves it out.
         `data` are those of the fit unless given; data from pandas and xarray name the axes. Padding is NaN.
-
         A model from NumPyro or PyMC has all groups without these; `predict` and `prior`, if given, speak of its variables there.
         """
         from bbvi.posterior.results import to_inference_data
 
-        options = {"data": data, "predict": predict, "prior": prior, "log_likelihood": log_likelihood}
-        return to_inference_data(self, n, seed, **options)
+        return to_inference_data(self, n, seed, data=data, predict=predict, prior=prior, log_likelihood=log_likelihood)
 
     def to_numpyro(self, n: int = 1000, seed: int | Array = 0) -> dict[str, Array]:
         """Draw n samples of the sites of a `bbvi.from_numpyro` model, as `numpyro.infer.Predictive` takes them."""

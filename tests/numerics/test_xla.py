@@ -8,11 +8,12 @@ from bbvi.numerics import xla
 
 
 def num_of(function, *arguments):
-    return xla.numbers_to_compute(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return xla.to_compute(jax.make_jaxpr(function)(*arguments).jaxpr)[0]
 
 
 def test_numbers_to_compute_are_counted_through_loops_and_branches():
     x = jnp.ones((3, 4))
+    assert xla.to_compute(jax.make_jaxpr(jax.jit(lambda x: x + 1))(x).jaxpr) == (12, 2)
     assert num_of(lambda x: x + 1, x) == 12
     assert num_of(lambda x: (x + 1).sum(), x) == 13
     assert num_of(lambda x: jax.lax.scan(lambda c, row: (c + row, None), jnp.zeros(4), x)[0], x) == 3 * 4 + 4

@@ -138,7 +138,8 @@ class Converged(AbstractStop):
         return State(steps, new_globals, new_rows, rows_distance, seen, state.allowed), done
 
     def goes_on_verified(self, state):
-        return state._replace(allowed=0 * state.allowed + _DRIFT) if float(state.ahead) > _DRIFT else None
+        allowed = np.full_like(state.allowed, _DRIFT)
+        return state._replace(allowed=jax.device_put(allowed)) if float(state.ahead) > _DRIFT else None
 
     def doubt(self, state):
         if int(state.steps) < self.min_steps:

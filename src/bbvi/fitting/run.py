@@ -276,7 +276,8 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
         if (own := rule.goes_on_verified(state.stops[end.rule])) is None:
             return end, run, state._replace(params=params)
         stops = (*state.stops[: end.rule], own, *state.stops[end.rule + 1 :])
-        return None, run, state._replace(stops=stops, fired=jnp.int32(-1), refuted=state.refuted + 1)
+        fired, more = jax.device_put((np.int32(-1), np.int32(refuted + 1)))
+        return None, run, state._replace(stops=stops, fired=fired, refuted=more)
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:
         going = _by_score(run, found.biased)

@@ -22,8 +22,9 @@ _OLDER_KERNELS = ("xla_cpu_use_fusion_emitters", False)
 # how a program is cut for threads of the compiler would change the last bits of functions that it calls
 _IN_ONE_PIECE = ("xla_cpu_parallel_codegen_split_count", 1)
 _NO_EFFORT = {"xla_backend_optimization_level": 0}
-# numbers to compute: below, faster code costs more to compile than it saves (1.5 s; 0.3 ns a number)
-_WORTH_EFFORT = 5_000_000_000
+# numbers to compute for each operation that is compiled: below, faster code costs more to compile (0.6 ms an operation)
+# than it saves (0.3 ns a number)
+_WORTH_EFFORT = 2_000_000
 _NAME = "bbvi stage"
 # from here on XLA compiles for minutes where random numbers or recurrences are fused into all that reads them
 _COPIES = jax.__version_info__ >= (0, 11)
@@ -45,7 +46,7 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
     """Compile a function of arrays, for which all else in its arguments is constant; `options` are those of `jax.jit`.
 
     Without `options` of the compiler, `runs` is how often it runs, or goes round a loop of unknown length: if there is
-    little to compute in all, it is compiled as for one run, unless it is called with `long=True`. That is counted, not measured,
+    little to compute for what there is to compile, it is compiled as for one run, unless it is called with `long=True`. That is counted, not measured,
     so that the same calls are always made by the same code.
 
     What was compiled goes when the program goes. `equinox.filter_jit` would keep it, with all that the function closes
@@ -62,7 +63,8 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
             whole = functools.wraps(function)(lambda *arrays: function(*eqx.combine(arrays, rest)))
             with_effort = jax.jit(whole, **(for_many_runs() if runs else {}), **options)
             traced = with_effort.trace(*arrays).jaxpr
-            is_little = runs is not None and runs * numbers_to_compute(traced) <= _WORTH_EFFORT
+            numbers, operations = to_compute(traced)
+            is_little = runs is not None and runs * numbers <= _WORTH_EFFORT * operations
             first = jax.jit(whole, **for_one_run(), **options) if is_little else with_effort
             compiled[key] = with_effort, first, factorises_small_matrices(traced)
         late, early, on_one_thread = compiled[key]
@@ -75,15 +77,16 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
     return call
 
 
-def numbers_to_compute(jaxpr: Any) -> int:
-    """Count the numbers that a traced program computes, going once round a loop whose length is not known."""
-    total = 0
+def to_compute(jaxpr: Any) -> tuple[int, int]:
+    """Count the numbers that a traced program computes, going once round a loop whose length is not known, and its operations."""
+    numbers, operations = 0, len(jaxpr.eqns)
     for eqn in jaxpr.eqns:
-        inner = [numbers_to_compute(one) for one in jaxprs_inside(eqn)]
-        own = sum(math.prod(out.aval.shape) for out in eqn.outvars if not inner)
-        most = max(inner, default=0) if eqn.primitive.name == "cond" else sum(inner)
-        total += own + most * eqn.params.get("length", 1)
-    return total
+        inner = [to_compute(one) for one in jaxprs_inside(eqn)]
+        of_each = [own for own, _ in inner] or [sum(math.prod(out.aval.shape) for out in eqn.outvars)]
+        own = max(of_each) if eqn.primitive.name == "cond" else sum(of_each)
+        numbers += own * eqn.params.get("length", 1)
+        operations += sum(own for _, own in inner)
+    return numbers, operations
 
 
 @functools.cache

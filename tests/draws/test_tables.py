@@ -157,3 +157,28 @@ def test_factors_of_one_family_are_drawn_together():
     assert {tuple(table.columns.shapes) for table in layout.tables.values()} == {
         ("mu", "nu", "weights"), ("slope",), ("level", "other"), ("size",), ("x", "pairs"), ("wide",),
     }  # fmt: skip
+
+
+def drifting():
+    """Visits whose noise a masked term reads: its derivative is not finite where a draw behind the last group is not."""
+    lengths = (*10 * [33], 31, 3)
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: dist.Gamma(2.0, 2.0).log_prob(beta["scale"]),
+        log_local=lambda beta, z, row: jnp.where(row["mask"]["visit"], dist.Gamma(2.0, 2.0).log_prob(z["x"]), 0),
+        log_likelihood=lambda beta, z, row: jnp.where(
+            row["mask"]["visit"], dist.Normal(0, beta["scale"] * z["x"]).log_prob(row["y"]), 0
+        ),
+        globals={"scale": bbvi.positive()},
+        locals={"x": bbvi.positive("visit")},
+    )
+    return model, bbvi.ragged(visit={"y": [np.ones(n, np.float32) for n in lengths]})
+
+
+def test_behind_the_last_packed_group_stand_draws_like_any():
+    # 64 places are prepared at a time, and these groups fill them; the last one is padded beyond
+    analysis, params, batch = at_start(drifting, jnp.array([0, 10]))
+    estimate = jax.jit(
+        lambda: bbvi.Pathwise().estimate(analysis, params, None, batch, draws=bbvi.MonteCarlo(4), key=seed_key(1)),
+        **for_one_run(),
+    )()
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((estimate.globals, estimate.rows)))

@@ -188,7 +188,7 @@ def lay_out(
             drawer = Drawer(draws, names[0], first, paths=paths and is_fitted)
             inner = None if packing is None else columns.num
             tile = tile_size(len(rows.elements), cut.chunk, inner)
-            yield Table(columns, drawer, prepared(rows, drawer, tile, inner), tile, batch is not None, is_fitted)
+            yield Table(columns, drawer, prepared(rows, drawer, tile, columns), tile, batch is not None, is_fitted)
 
     found = list(tables(problem.globals, params, stored(on, fold_names(key, list(problem.globals)))[None], None))
     if batch is not None:

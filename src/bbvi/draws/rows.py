@@ -150,10 +150,13 @@ def line_up(
     return Rows(by_factors(some, lambdas), keys.reshape(-1, 2), at, elements.reshape(-1), real, used)
 
 
-def prepared(rows: Rows, drawer: Drawer, tile: int, inner: int | None) -> Rows:
-    """Prepare rows of which only lambda is known, filled up to whole tiles; packed ones, which are, by `inner` to a place."""
-    if inner is not None:
-        return rows._replace(prepared=over_rows(lambda r: ((), drawer.prepare(r.prepared)), rows, _PLACES * inner)[1])
+def prepared(rows: Rows, drawer: Drawer, tile: int, columns: Columns) -> Rows:
+    """Prepare rows of which only lambda is known, filled up to whole tiles; packed ones are, with the padding of the last group."""
+    if columns.packing is not None and rows.used is not None:
+        behind = columns.packing.real.shape[1] * columns.num
+        ahead = rows._replace(used=rows.used + behind)
+        made = over_rows(lambda r: ((), drawer.prepare(r.prepared)), ahead, _PLACES * columns.num)[1]
+        return rows._replace(prepared=made)
     num = len(rows.elements)
     if fill := -num % tile:
         rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows)

@@ -216,7 +216,7 @@ def test_rows_outside_the_batch_and_their_optimizer_state_do_not_move():
     ready = FIT._prepare(model, Y, settings)
     state = ready.loop.init(ready.params)
     for step in range(4):
-        batch = set(np.asarray(ready.loop.groups(ready.key, step)).tolist())
+        batch = set(np.asarray(ready.loop.batches.groups(ready.key, step)).tolist())
         before = jax.tree.map(np.array, (state.params["locals"], state.optimizer["locals"]))
         state, _, _ = ready.loop.run(state, ready.key, ready.data, ready.groups, 1)
         after = (state.params["locals"], state.optimizer["locals"])

@@ -88,7 +88,7 @@ def _program(loop: Loop, repeats: int) -> Callable[..., tuple[Lambda, Lambda]]:
 
     def moments(key: Key, params: dict[str, Lambda], flat: Any, groups: Any) -> Any:
         def one(repeat: Array) -> Lambda:
-            batch = loop.batch(params, key, repeat, groups, jnp.int32(0))
+            batch = loop.batches.gather(params, key, repeat, groups, jnp.int32(0))
             estimate = loop.estimate(params, flat, batch, draws=loop.draws, key=loop.draws_key(key, repeat))
             return full_gradient(estimate, batch, params["locals"])
 

@@ -40,7 +40,7 @@ class Choosing(NamedTuple):
             loop = Loop(analysis, Method(gradient, MonteCarlo(_DRAWS), adagrad(), batch_size=self.batch_size))
             key = fold(self.key, "pilot")
             measured = program(functools.partial(noise_of_latents, loop, repeats=_REPEATS), **for_one_run())
-            found = measured(params, key, self.data, loop.source(self.groups, key, 0, 1))
+            found = measured(params, key, self.data, loop.batches.source(self.groups, key, 0, 1))
             return {name: _DRAWS * float(value) for name, value in found.items()}
 
         return Pilot(self.analysis, self.data, self.groups, noise, seen)

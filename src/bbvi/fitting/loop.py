@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,19 +12,19 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Analysis
-from bbvi.draws.batch import Batch, by_bucket, draw_groups
+from bbvi.draws.batch import Batch
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families.abstract import Lambda
+from bbvi.fitting.batches import Batches
 from bbvi.fitting.optimizers import ascend, ascend_rows, init_rows
 from bbvi.fitting.state import Record, State
 from bbvi.fitting.stop import AbstractStop, Info
 from bbvi.gradients.abstract import AbstractGradient, Estimate
-from bbvi.model.groups import AbstractGroups, Cohort, Stream
+from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true, stored
 from bbvi.posterior.ratios import Densities
 
-_STEPS_DRAWN = 128  # at the most at once, of a stream, whose batches are drawn before the steps
 #: steps until which small programs are compiled without effort: most fits end before
 EARLY = 2000
 _LONGER = 2**0.5  # how much longer steps get after each good one, if a setback has shortened them
@@ -44,13 +43,6 @@ class Method(NamedTuple):
     watch: AbstractStop | None = None
 
 
-class Prefetched(eqx.Module):
-    """The batches of a few coming steps, whose rows were fetched from a source that the device cannot index."""
-
-    groups: Any
-    rows: Any
-
-
 class Loop:
     """The loop of one fit, compiled once for all its calls, whatever the number of steps they make."""
 
@@ -59,17 +51,12 @@ class Loop:
         self.gradient, draws, self.optimizer, stops, self.batch_size, self.capacity, watch = method
         self.stops = stops if watch is None else (*stops, watch)
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
+        num, buckets = analysis.problem.num_groups, len(analysis.buckets)
+        self.batches = Batches(num, self.batch_size, num_buckets=buckets, capacity=self.capacity)
         # the state's buffers are given away: a step must not copy the rows of all groups. A copy runs, so that this loop
         # is in no cycle and goes, with what was compiled, as soon as nobody needs it
         self._compiled = program(copy.copy(self)._run, runs=EARLY, donate_argnums=1)
         self._init = program(copy.copy(self)._first_state, **for_one_run())
-        # one after another: the draw of a batch is a loop of its own
-        of_step = copy.copy(self).groups
-        self._groups_of_steps = jax.jit(
-            lambda key, steps: jax.lax.map(lambda step: of_step(key, step), steps), **for_many_runs()
-        )
-        #: the groups of blocks of steps that were drawn last
-        self._drawn: dict[tuple[bytes, int], np.ndarray] = {}
         #: what posteriors evaluate the ELBO and k-hat by
         prior, group = analysis.blankets
         self.densities = Densities(analysis.problem, prior.trace, group and group.trace)
@@ -111,10 +98,6 @@ class Loop:
         state = State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero, jnp.bool_(False))
         return jax.tree.map(jnp.copy, state)
 
-    def groups(self, key: Key, step: int | Array) -> Array:
-        """Draw the groups of a step's batch."""
-        return draw_groups(key, step, self.analysis.problem.num_groups, self.batch_size)
-
     def run(
         self, state: State, key: Key, data: Any, groups: AbstractGroups | None, steps: int, *, moving: bool = True
     ) -> tuple[State, Record, Array]:
@@ -124,40 +107,8 @@ class Loop:
         number of draws: what is recorded and averaged is that of one lambda.
         """
         begin = int(state.step)
-        source, end = self.source(groups, key, begin, steps), np.array(begin + steps, np.int32)
+        source, end = self.batches.source(groups, key, begin, steps), np.array(begin + steps, np.int32)
         return self._compiled((key, data, source, end, np.array(moving)), state, long=self.is_late)
-
-    def source(self, groups: AbstractGroups | None, key: Key, step: int, steps: int) -> Any:
-        """Return what `batch` takes rows from: the groups, or the rows of the next steps that were fetched from a stream.
-
-        These are filled up to the capacity so that shapes do not change.
-        """
-        if not isinstance(groups, Stream):
-            return groups
-        # as one program: a loop outside of one is compiled each time it is met
-        chosen = self._chosen(key, step, 2 * steps)
-        # the next call, which most often makes as many steps, finds its rows read
-        rows = groups.steps(chosen[:steps], chosen[steps : 2 * steps])
-        last = self.capacity - steps
-        batches = Prefetched(chosen[:steps], rows)
-        if last:
-            batches = jax.tree.map(lambda leaf: np.concatenate([leaf, np.repeat(leaf[-1:], last, 0)]), batches)
-        return jax.tree.map(jnp.asarray, batches)
-
-    def _chosen(self, key: Key, step: int, num: int) -> np.ndarray:
-        """Draw the groups of so many steps, block by block."""
-        size = min(_STEPS_DRAWN, self.capacity)
-        blocks, found = range(step // size, (step + num - 1) // size + 1), []
-        for block in blocks:
-            at = (np.asarray(key).tobytes(), block)
-            if at not in self._drawn:
-                steps = np.arange(size * block, size * (block + 1), dtype=np.int32)
-                self._drawn[at] = np.asarray(self._groups_of_steps(key, steps))
-            found.append(self._drawn[at])
-        for at in list(self._drawn)[: -len(blocks)]:
-            del self._drawn[at]
-        first = step - size * blocks[0]
-        return np.concatenate(found)[first : first + num]
 
     def estimate(self, params: dict[str, Lambda], data: Any, batch: Batch | None, **how: Any) -> Estimate:
         """Estimate the gradient at this lambda; `how` are the draws, the key and the buffers."""
@@ -182,7 +133,7 @@ class Loop:
         begin = state.step
 
         def buffers_of(draws: AbstractDraws) -> Any:
-            batch = self.batch(state.params, key, begin, source, jnp.int32(0))
+            batch = self.batches.gather(state.params, key, begin, source, jnp.int32(0))
             return self.gradient.buffers(self.analysis, state.params["globals"], batch, draws)
 
         # memory for the draws of a step, handed on from step to step
@@ -201,23 +152,9 @@ class Loop:
         state, record, _ = jax.lax.while_loop(go_on, body, (state, record, buffers))
         return state, record, state.step - begin
 
-    def batch(self, params: dict[str, Lambda], key: Key, step: Array, source: Any, i: Array) -> Batch | None:
-        """Gather a step's groups with their rows of data and of lambda; None for a flat model."""
-        if source is None:
-            return None
-        if isinstance(source, Prefetched):
-            (groups, rows), counts, lengths = jax.tree.map(lambda leaf: leaf[i], (source.groups, source.rows)), None, {}
-        else:
-            groups, counts = self.groups(key, step), None
-            if isinstance(source, Cohort) and self.analysis.buckets:
-                groups, counts = by_bucket(groups, source.bucket, len(self.analysis.buckets))
-            rows, lengths = source.take(groups), source.lengths(groups)
-        local, num = jax.tree.map(lambda leaf: leaf[groups], params["locals"]), self.analysis.problem.num_groups
-        return Batch(groups, rows, lengths, local, counts, num_groups=num)
-
     def _step(self, state: State, kept: tuple[Any, ...], i: Array, buffers: Any) -> tuple[State, Record, Any]:
         key, data, source, moving = kept
-        batch = self.batch(state.params, key, state.step, source, i)
+        batch = self.batches.gather(state.params, key, state.step, source, i)
 
         def by(draws: AbstractDraws, key: Key, buffers: Any) -> Estimate:
             return self.estimate(state.params, data, batch, draws=draws, key=key, buffers=buffers)

@@ -33,7 +33,7 @@ def noise_of_latents(
     loop: Loop, params: dict[str, Lambda], key: Key, data: Any, source: Any, repeats: int
 ) -> dict[str, Array]:
     """Measure the variance of each latent's gradient on one batch, in units of the Fisher information."""
-    batch = loop.batch(params, key, jnp.int32(0), source, jnp.int32(0))
+    batch = loop.batches.gather(params, key, jnp.int32(0), source, jnp.int32(0))
 
     def gradient_and_fisher(repeat: Array) -> tuple[Lambda, Lambda]:
         estimate = loop.estimate(params, data, batch, draws=loop.draws, key=loop.draws_key(key, repeat))

@@ -53,7 +53,7 @@ def set_back(fit: Fit, state: State) -> State:
     if before["rows"]:
         params["locals"] = put_rows(params["locals"], groups, before["rows"])
         # which of the groups it was is not known; those that are as they should be soon are wider again
-        concerned = fit.loop.groups(fit.key, state.step)
+        concerned = fit.loop.batches.groups(fit.key, state.step)
         rows = jax.tree.map(lambda leaf: leaf[concerned], params["locals"])
         params["locals"] = put_rows(params["locals"], concerned, narrowed(rows, 0.5))
     # random numbers are a function of the step's number: the next one draws others

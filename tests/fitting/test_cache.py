@@ -11,8 +11,8 @@ import pytest
 import bbvi
 from bbvi.blankets.analysis import analyse
 from bbvi.draws.batch import draw_groups
+from bbvi.fitting import batches, loop
 from bbvi.fitting import cache as compiled
-from bbvi.fitting import loop
 from bbvi.model.problem import bind
 from bbvi.numerics import xla as compiler
 
@@ -178,7 +178,7 @@ class OnDisk:
 
 def test_batches_of_a_stream_are_drawn_by_one_program(monkeypatch):
     traced = []
-    monkeypatch.setattr(loop, "draw_groups", lambda *given: traced.append(1) or draw_groups(*given))
+    monkeypatch.setattr(batches, "draw_groups", lambda *given: traced.append(1) or draw_groups(*given))
     groups = bbvi.HierarchicalModel(
         log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["m"]),
         log_likelihood=lambda beta, z, y: dist.Normal(beta["m"], 1).log_prob(y),

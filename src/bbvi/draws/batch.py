@@ -1,7 +1,7 @@
 """Section 4.2: draw the minibatch of groups of a step, uniformly without replacement, in time that does not grow with N."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,12 +12,14 @@ from jaxtyping import Array, Bool, Int
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.mesh import ALONE, AXIS, Blocks, Peers
 
 
 class Batch(eqx.Module):
     """The groups of one step: their numbers, rows of data, own lengths and rows of lambda.
 
-    With `counts` the groups stand in the order of their buckets, that many in each.
+    With `counts` the groups stand in the order of their buckets, that many in each. Where several devices share a batch these are
+    one device's groups.
     """
 
     groups: Int[Array, " batch"]
@@ -25,13 +27,35 @@ class Batch(eqx.Module):
     lengths: dict[str, Array]
     params: Lambda
     counts: Int[Array, " buckets"] | None = None
+    #: on one device of several: at which of its rows groups are, beyond the last for none, and how many there are if not all
+    own_rows: Int[Array, " batch"] | None = None
+    filled: Int[Array, ""] | None = None
     #: N, the number of all groups
     num_groups: int = eqx.field(static=True, kw_only=True)
+    #: B, where devices share it
+    size: int | None = eqx.field(static=True, kw_only=True, default=None)
+    peers: Peers = eqx.field(static=True, kw_only=True, default=ALONE)
 
     @property
     def scale(self) -> float:
         """N/B, the number of groups of the data that each group of the batch stands for."""
-        return self.num_groups / len(self.groups)
+        return self.num_groups / (self.size or len(self.groups))
+
+    @property
+    def at(self) -> Int[Array, " batch"]:
+        """Where the groups' rows are among all that there are here."""
+        return self.groups if self.own_rows is None else self.own_rows
+
+    @property
+    def is_group(self) -> Bool[Array, " batch"] | None:
+        """Tell which places have a group; None if all do."""
+        return None if self.filled is None else jnp.arange(len(self.groups)) < self.filled
+
+    def only_groups(self, values: Array, otherwise: Any = 0) -> Array:
+        """Put something else, zero by default, at places without a group; values have the places on their first axis."""
+        if self.is_group is None:
+            return values
+        return jnp.where(self.is_group.reshape(-1, *[1] * (values.ndim - 1)), values, otherwise)
 
     def real(self, latent: Latent, lengths: Mapping[str, int]) -> Bool[Array, "batch *factors"]:
         """Tell which factors of a local latent, padded to these lengths, are not padding."""
@@ -56,6 +80,36 @@ def draw_groups(key: Key, step: Array | int, num_groups: int, batch_size: int) -
 def by_bucket(groups: Int[Array, " batch"], bucket: Int[Array, " groups"], num: int) -> tuple[Array, Array]:
     """Sort a batch by its groups' buckets and count the groups in each; the batch's distribution stays the same."""
     return groups[jnp.argsort(bucket[groups])], jnp.bincount(bucket[groups], length=num)
+
+
+class Share(NamedTuple):
+    """What a device has of a batch: the numbers of its groups, their rows, how many in all if not at all places, and by bucket."""
+
+    groups: Int[Array, " places"]
+    own_rows: Int[Array, " places"]
+    filled: Int[Array, ""] | None
+    counts: Int[Array, " buckets"] | None
+
+
+def share_of(
+    groups: Int[Array, " batch"], blocks: Blocks, bucket: Int[Array, " rows"] | None = None, num_buckets: int = 0
+) -> Share:
+    """Find what this device has of a batch, first and in the order of their buckets."""
+    first, size = blocks.first, blocks.size
+    if is_whole := len(groups) == blocks.num:
+        groups = first + jnp.arange(size)
+    rows = groups - first
+    owned = (rows >= 0) & (rows < size) & (groups < blocks.num)
+    rows = jnp.where(owned, rows, size)
+    filled = None if is_whole and blocks.num == size * blocks.mesh.shape[AXIS] else owned.sum()
+    if is_whole and bucket is None:
+        return Share(groups, rows, filled, None)
+    if bucket is None:
+        order, counts = jnp.argsort(~owned)[:size], None
+    else:
+        kind = jnp.where(owned, bucket[jnp.minimum(rows, size - 1)], num_buckets)
+        order, counts = jnp.argsort(kind)[:size], jnp.bincount(kind, length=num_buckets)
+    return Share(groups[order], rows[order], filled, counts)
 
 
 def check_batch_size(batch_size: int | None, num_groups: int) -> int:

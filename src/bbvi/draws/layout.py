@@ -145,8 +145,12 @@ class Layout(NamedTuple):
     def less_log_q(self, log_p: Array, log_q: Arrays) -> Float[Array, " samples"]:
         """Take log q off log p: the ELBO's samples."""
         for name, of_table in log_q.items():
-            log_p = log_p - self.share(name) * of_table
+            log_p = log_p - self.share(name) * self.of_all(name, of_table)
         return log_p
+
+    def of_all(self, name: str, sums: Array) -> Array:
+        """Add up sums over a table's rows on all devices that share the batch."""
+        return self.batch.peers.total(sums) if self.batch is not None and self.tables[name].is_local else sums
 
     def num_floored(self, name: str, rows: Rows, u: Array, counts: Array | None) -> Int[Array, ""]:
         """Count the draws that had to be moved to stay inside the support."""

@@ -146,6 +146,10 @@ def line_up(
         real = jnp.arange(elements.size) < used
     elif batch is not None and any(latent.ragged_axes for latent in latents.values()):
         real = columns.join({n: batch.real(latent, lengths) for n, latent in latents.items()}, 1).reshape(-1)
+    if packing is None and batch is not None and batch.filled is not None:
+        used = batch.filled * columns.num
+        filled = jnp.arange(elements.size) < used
+        real = filled if real is None else real & filled
     at = jnp.repeat(groups, columns.num)
     return Rows(by_factors(some, lambdas), keys.reshape(-1, 2), at, elements.reshape(-1), real, used)
 
@@ -157,12 +161,13 @@ def prepared(rows: Rows, drawer: Drawer, tile: int, columns: Columns) -> Rows:
         ahead = rows._replace(used=rows.used + behind)
         made = over_rows(lambda r: ((), drawer.prepare(r.prepared)), ahead, _PLACES * columns.num)[1]
         return rows._replace(prepared=made)
-    num = len(rows.elements)
+    num, used = len(rows.elements), rows.used
+    rows = rows._replace(used=None)
     if fill := -num % tile:
         rows = jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], fill, axis=0)]), rows)
         new = jnp.arange(num + fill) >= num
         rows = rows._replace(real=~new if rows.real is None else rows.real & ~new)
-    return rows._replace(prepared=drawer.prepare(rows.prepared))
+    return rows._replace(prepared=drawer.prepare(rows.prepared), used=used)
 
 
 def unpack(places: Array, packing: Packing) -> Array:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bbvi.draws.batch import Batch, by_bucket, draw_groups
+from bbvi.draws.batch import Batch, by_bucket, draw_groups, share_of
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Cohort, Stream
 from bbvi.numerics.address import Key
+from bbvi.numerics.mesh import ALONE, AXIS, Blocks, Peers
 from bbvi.numerics.xla import for_many_runs
 
 _STEPS_DRAWN = 128  # at the most at once, of a stream, whose batches are drawn before the steps
@@ -27,8 +28,13 @@ class Prefetched(eqx.Module):
 class Batches:
     """The batches of a fit, of which a call of the loop takes as many as its capacity at the most."""
 
-    def __init__(self, num_groups: int, size: int, *, num_buckets: int, capacity: int):
+    def __init__(self, num_groups: int, size: int, *, num_buckets: int, capacity: int, blocks: Blocks | None = None):
         self.num_groups, self.size, self._num_buckets, self._capacity = num_groups, size, num_buckets, capacity
+        #: which groups are whose, where several devices share them, and the groups that were put there last
+        self.blocks, self.peers = blocks, ALONE if blocks is None else Peers(AXIS)
+        self._placed: tuple[Any, Any] = (None, None)
+        #: how many groups of a batch a device has at the most
+        self.places = size if blocks is None else min(size, blocks.size)
         # one after another: the draw of a batch is a loop of its own
         self._groups_of_steps = jax.jit(
             lambda key, steps: jax.lax.map(lambda step: draw_groups(key, step, num_groups, size), steps),
@@ -41,11 +47,24 @@ class Batches:
         """Draw the groups of a step's batch."""
         return draw_groups(key, step, self.num_groups, self.size)
 
+    def rows(self, key: Key, step: int | Array) -> Array:
+        """Return where the rows of a step's groups are; beyond the last for groups of other devices."""
+        groups = self.groups(key, step)
+        return groups if self.blocks is None else share_of(groups, self.blocks).own_rows
+
+    def on_one_device(self) -> "Batches":
+        """Return the same batches with all their groups on one device."""
+        return Batches(self.num_groups, self.size, num_buckets=self._num_buckets, capacity=self._capacity)
+
     def source(self, groups: AbstractGroups | None, key: Key, step: int, steps: int) -> Any:
         """Return what `gather` takes rows from: the groups, or the rows of the next steps that were fetched from a stream.
 
         These are filled up to the capacity so that shapes do not change.
         """
+        if self.blocks is not None:
+            if self._placed[0] is not groups:
+                self._placed = (groups, self.blocks.put(groups))
+            return self._placed[1]
         if not isinstance(groups, Stream):
             return groups
         # as one program: a loop outside of one is compiled each time it is met
@@ -77,6 +96,8 @@ class Batches:
         """Gather a step's groups with their rows of data and of lambda; None for a flat model."""
         if source is None:
             return None
+        if self.blocks is not None:
+            return self._share(params, key, step, source)
         if isinstance(source, Prefetched):
             (groups, rows), counts, lengths = jax.tree.map(lambda leaf: leaf[i], (source.groups, source.rows)), None, {}
         else:
@@ -86,3 +107,16 @@ class Batches:
             rows, lengths = source.take(groups), source.lengths(groups)
         local = jax.tree.map(lambda leaf: leaf[groups], params["locals"])
         return Batch(groups, rows, lengths, local, counts, num_groups=self.num_groups)
+
+    def _share(self, params: dict[str, Lambda], key: Key, step: Array, source: AbstractGroups) -> Batch:
+        """Gather what this device has of a step's batch; at places without a group stands its last one."""
+        assert self.blocks is not None
+        bucket = source.bucket if isinstance(source, Cohort) and self._num_buckets else None
+        share = share_of(self.groups(key, step), self.blocks, bucket, self._num_buckets)
+        at = jnp.minimum(share.own_rows, self.blocks.size - 1)
+        local = jax.tree.map(lambda leaf: leaf[at], params["locals"])
+        lengths = {axis: jnp.where(share.own_rows == at, own, 0) for axis, own in source.lengths(at).items()}
+        return Batch(
+            share.groups, source.take(at), lengths, local, share.counts, share.own_rows, share.filled,
+            num_groups=self.num_groups, size=self.size, peers=self.peers,
+        )  # fmt: skip

@@ -97,6 +97,7 @@ class Converged(AbstractStop):
     """
 
     goes_on: ClassVar[bool] = True
+    on_mesh: ClassVar[bool] = True
     tolerance: float = 0.02
     gain: float = 0.02
     min_steps: int = 100
@@ -122,12 +123,13 @@ class Converged(AbstractStop):
             steps = jnp.minimum(steps, new_globals.steps)
             distances.append(new_globals.by_latent(_distances(new_globals)))
         if after["rows"]:
-            batch = jax.tree.map(lambda leaf: leaf[info.batch.groups], state.rows)
+            batch = jax.tree.map(lambda leaf: leaf[info.batch.at], state.rows)
             batch = _follow(batch, after["rows"], estimate.rows, estimate.fisher["rows"])
-            seen = scale * batch.by_latent(_distances(batch).sum(1))
+            of_groups = jax.vmap(info.batch.only_groups)(_distances(batch))
+            seen = scale * batch.by_latent(info.batch.peers.total(of_groups.sum(1)))
             rows_distance = toward(rows_distance, seen, steps)
             distances.append(rows_distance)
-            new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.groups].set(rows), state.rows, batch)
+            new_rows = jax.tree.map(lambda leaf, rows: leaf.at[info.batch.at].set(rows), state.rows, batch)
         total, num, ahead = jnp.concatenate(distances, -1)
         tolerance, gain = self.tolerance * min(scale**0.5, _WIDEST), self.gain * min(scale, _MOST_GAIN)
         share = ahead.sum() / 2 / gain

@@ -25,7 +25,8 @@ def raise_if_not_finite(
     """Evaluate the first step's draws once more and raise at the first term that is not finite."""
     problem, draws, step = loop.analysis.problem, loop.draws, jnp.int32(0)
     blankets = loop.analysis.blankets
-    batch = loop.batches.gather(params, run_key, step, loop.batches.source(groups, run_key, 0, 1), step)
+    batches = loop.batches.on_one_device()
+    batch = batches.gather(params, run_key, step, batches.source(groups, run_key, 0, 1), step)
     key = loop.draws_key(run_key, step)
     samples = jnp.arange(min(draws.num, 1000), dtype=jnp.uint32)
     beta, _ = draw_values(problem, problem.globals, params["globals"], draws=draws, key=key, samples=samples)

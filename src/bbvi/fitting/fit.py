@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Analysis, analyse
@@ -19,6 +20,7 @@ from bbvi.fitting.cache import compiled, functions_known_by
 from bbvi.fitting.checkpoint import Checkpoint, History, fingerprint
 from bbvi.fitting.choose import Choosing
 from bbvi.fitting.converged import Converged
+from bbvi.fitting.devices import check_mesh, check_sees_all
 from bbvi.fitting.loop import Method
 from bbvi.fitting.natural import natural
 from bbvi.fitting.optimizers import adagrad, behaviour, check_optimizer
@@ -70,6 +72,7 @@ def fit(
     hold: Posterior | None = None,
     fast_lgamma: bool = True,
     restarts: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Posterior:
     """Fit q(z | lambda) to the posterior of a model.
 
@@ -90,6 +93,7 @@ def fit(
             JAX's own.
         restarts: how many random starts to try, in short runs of which the best goes on; default 8 for a flat model with binary or
             categorical latents, if its estimators, step sizes and stopping rule are the defaults, and 1 otherwise.
+        mesh: devices that share out the groups of a hierarchical model: `jax.make_mesh((2,), ("groups",))`.
 
     Examples:
         >>> import bbvi, numpyro.distributions as dist, jax.numpy as jnp
@@ -104,7 +108,7 @@ def fit(
     settings = checked_settings(
         gradient=gradient, draws=draws, optimizer=optimizer, stop=stop, batch_size=batch_size, seed=seed,
         checkpoint=checkpoint, checkpoint_seconds=checkpoint_seconds, start=start, hold=hold, fast_lgamma=fast_lgamma,
-        restarts=restarts,
+        restarts=restarts, mesh=mesh,
     )  # fmt: skip
     run = _iterate(model, data, settings)
     with progress_bar(progress, settings.last_step) as report:
@@ -147,10 +151,11 @@ def _iterate(model: AnyModel, data: Any, settings: Settings) -> Iterator[Posteri
     state, saved, num = run.loop.init(run.params), None, _num_starts(run)
     with contextlib.nullcontext() if run.checkpoint is None else run.checkpoint.locked():
         if run.checkpoint is not None:
-            saved = run.checkpoint.load(state)
+            saved = run.checkpoint.load(run.loop.gathered(state))
         if saved is not None:
             state, history, estimators, restarts = saved
             run = run.resumed(int(state.step), estimators)._replace(restarts=restarts)
+            state = run.loop.shared(state)
         elif num > 1:
             state, history, restarts = best_start(run, num)
             run = run._replace(restarts=restarts)
@@ -186,6 +191,9 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
             "bbvi.HierarchicalModel with a likelihood per row"
         )
     problem, flat, groups = bind(model, data)
+    if settings.mesh is not None:
+        check_mesh(settings.mesh, problem, groups)
+        check_sees_all(settings.stops, problem, settings.draws.init())
     analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
     if settings.hold is None:
         for words in without_prior(analysis.blankets):
@@ -220,7 +228,9 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     estimator.check(settings.draws)
     optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
-    method = Method(estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings))
+    method = Method(
+        estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings), settings.mesh
+    )
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     run = Run(settings, compiled(analysis, method), params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from bbvi.blankets.analysis import Analysis
@@ -16,13 +17,15 @@ from bbvi.draws.batch import Batch
 from bbvi.draws.draws import AbstractDraws
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.batches import Batches
+from bbvi.fitting.devices import first_on_devices, gathered, run_on_devices, shared
 from bbvi.fitting.optimizers import ascend, ascend_rows, init_rows
 from bbvi.fitting.state import Record, State
 from bbvi.fitting.stop import AbstractStop, Info
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
-from bbvi.numerics.xla import for_many_runs, for_one_run, program, run_time_true, stored
+from bbvi.numerics.mesh import Blocks, on_host
+from bbvi.numerics.xla import for_one_run, program, run_time_true, stored
 from bbvi.posterior.ratios import Densities
 
 #: steps until which small programs are compiled without effort: most fits end before
@@ -41,6 +44,8 @@ class Method(NamedTuple):
     capacity: int = 1
     #: a rule that is followed and does not stop the loop
     watch: AbstractStop | None = None
+    #: devices that share out the groups
+    mesh: Mesh | None = None
 
 
 class Loop:
@@ -48,15 +53,21 @@ class Loop:
 
     def __init__(self, analysis: Analysis, method: Method):
         self.analysis, self.method = analysis, method
-        self.gradient, draws, self.optimizer, stops, self.batch_size, self.capacity, watch = method
+        self.gradient, draws, self.optimizer, stops, self.batch_size, self.capacity, watch, mesh = method
         self.stops = stops if watch is None else (*stops, watch)
         self.draws = draws.arranged(analysis.problem, analysis.blankets, self.gradient.num_folds(draws))
         num, buckets = analysis.problem.num_groups, len(analysis.buckets)
-        self.batches = Batches(num, self.batch_size, num_buckets=buckets, capacity=self.capacity)
+        blocks = None if mesh is None else Blocks.of(mesh, num)
+        self.batches = Batches(num, self.batch_size, num_buckets=buckets, capacity=self.capacity, blocks=blocks)
         # the state's buffers are given away: a step must not copy the rows of all groups. A copy runs, so that this loop
         # is in no cycle and goes, with what was compiled, as soon as nobody needs it
-        self._compiled = program(copy.copy(self)._run, runs=EARLY, donate_argnums=1)
-        self._init = program(copy.copy(self)._first_state, **for_one_run())
+        run: Callable[..., Any] = copy.copy(self)._run
+        first: Callable[..., State] = copy.copy(self)._first_state
+        self._first: Callable[..., State] = first
+        if blocks is not None:
+            run, first = run_on_devices(run, first, blocks), first_on_devices(first, blocks)
+        self._compiled = program(run, runs=EARLY, donate_argnums=1)
+        self._init = program(first, **for_one_run())
         #: what posteriors evaluate the ELBO and k-hat by
         prior, group = analysis.blankets
         self.densities = Densities(analysis.problem, prior.trace, group and group.trace)
@@ -69,6 +80,7 @@ class Loop:
         """Return the same compiled loop with another analysis, of which all that is compiled is the same."""
         own = copy.copy(self)
         own.analysis = analysis
+        own.batches = copy.copy(self.batches)  # which holds the groups of one fit
         return own
 
     def work(self) -> float:
@@ -85,7 +97,32 @@ class Loop:
 
     def init(self, params: dict[str, Lambda]) -> State:
         """Make the state before the first step, which shares no buffer with these parameters."""
-        return self._init(params)
+        blocks = self.batches.blocks
+        return self._init(params if blocks is None else params | {"locals": blocks.put(params["locals"])})
+
+    def whole(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
+        """Return the parameters of a state as they are on one device."""
+        blocks = self.batches.blocks
+        if blocks is None:
+            return params
+        return {
+            "globals": jax.tree.map(jnp.asarray, on_host(params["globals"])),
+            "locals": blocks.whole(params["locals"]),
+        }
+
+    def gathered(self, state: State) -> State:
+        """Return a state as it is on one device, to be written down."""
+        if (blocks := self.batches.blocks) is None:
+            return state
+        own = copy.copy(self)
+        own.batches = self.batches.on_one_device()
+        return gathered(state, own._first_state(self.whole(state.params)), self._first, blocks)
+
+    def shared(self, state: State) -> State:
+        """Return a state that was written down on any number of devices as it is on these."""
+        if (blocks := self.batches.blocks) is None:
+            return state
+        return shared(state, self.init(state.params), self._first, blocks)
 
     def _first_state(self, params: dict[str, Lambda]) -> State:
         fitted = self._fitted(params)
@@ -93,7 +130,7 @@ class Loop:
         optimizer = {"globals": self.optimizer.init(fitted["globals"]), "locals": rows}
         stops = tuple(stop.init(fitted) for stop in self.stops)
         none, zero = jnp.int32(-1), jnp.int32(0)
-        previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batch_size)
+        previous = ravel_pytree(self.moved(params))[0], jnp.arange(self.batches.places)
         draws, share = self.draws.init(), jnp.ones(())
         state = State(params, optimizer, stops, draws, zero, none, none, zero, previous, share, zero, jnp.bool_(False))
         return jax.tree.map(jnp.copy, state)
@@ -120,7 +157,7 @@ class Loop:
 
     def moved(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
         """Return what a step moves: the globals, and rows as of the first groups."""
-        rows = jax.tree.map(lambda leaf: leaf[: self.batch_size], params["locals"])
+        rows = jax.tree.map(lambda leaf: leaf[: self.batches.places], params["locals"])
         return {"globals": self._fitted(params)["globals"], "rows": rows}
 
     def _fitted(self, params: dict[str, Lambda]) -> dict[str, Lambda]:
@@ -154,7 +191,7 @@ class Loop:
 
     def _step(self, state: State, kept: tuple[Any, ...], i: Array, buffers: Any) -> tuple[State, Record, Any]:
         key, data, source, moving = kept
-        batch = self.batches.gather(state.params, key, state.step, source, i)
+        batch, peers = self.batches.gather(state.params, key, state.step, source, i), self.batches.peers
 
         def by(draws: AbstractDraws, key: Key, buffers: Any) -> Estimate:
             return self.estimate(state.params, data, batch, draws=draws, key=key, buffers=buffers)
@@ -162,20 +199,20 @@ class Loop:
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
         flat_gradient = ravel_pytree({"globals": estimate.globals, "rows": estimate.rows})[0]
-        is_finite = jnp.all(jnp.isfinite(flat_gradient))
+        is_finite = peers.all(jnp.all(jnp.isfinite(flat_gradient)))
         finite = _zero_unless(is_finite, estimate)
         before, after, optimizer = self._ascend(state, finite, batch)
         flat_after, (flat_before, as_tree) = ravel_pytree(after)[0], ravel_pytree(before)
-        good = is_finite & jnp.all(jnp.isfinite(flat_after)) & jnp.isfinite(estimate.elbo)
+        good = peers.all(is_finite & jnp.all(jnp.isfinite(flat_after)) & jnp.isfinite(estimate.elbo))
         # which latent it was is asked only where it was one
         seen = estimate, after, flat_gradient, flat_after
-        broken = jax.lax.cond(good, lambda *_: jnp.int32(-1), self._broken, *seen)
+        broken = peers.least(jax.lax.cond(good, lambda *_: jnp.int32(-1), self._broken, *seen))
         takes = good & moving
         moved = flat_after - flat_before
         end = jnp.where(state.share < 1, flat_before + state.share * moved, flat_after)
         end = jnp.where(takes & ~(state.waits & self._discrete(before)), end, flat_before)
         after = as_tree(end)
-        here = flat_before, state.previous[1] if batch is None else batch.groups
+        here = flat_before, state.previous[1] if batch is None else batch.at
         previous = jax.tree.map(lambda new, old: jnp.where(takes, new, old), here, state.previous)
         draws = jax.tree.map(lambda new, old: jnp.where(moving, new, old), draws, state.draws)
         info = Info(finite, batch, None if after["rows"] else (end, jnp.where(good, flat_gradient, 0)))
@@ -187,8 +224,8 @@ class Loop:
             fired = jnp.where(fires & (fired < 0), number, fired)
         params = state.params | ({"globals": after["globals"]} if self.analysis.fit_globals else {})
         if batch is not None and after["rows"]:
-            params["locals"] = put_rows(state.params["locals"], batch.groups, after["rows"])
-        change = jnp.where(takes, jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size)), 0)
+            params["locals"] = put_rows(state.params["locals"], batch.at, after["rows"])
+        change = jnp.where(takes, self._length(moved, before), 0)
         record = Record(estimate.elbo, estimate.elbo_error, change, estimate.floored, num_draws, jnp.int32(~good))
         new = state._replace(
             params=params, optimizer=optimizer, stops=tuple(stops), draws=draws, step=state.step + good,
@@ -210,10 +247,20 @@ class Loop:
             old = state.optimizer["globals"]
             after["globals"], optimizer["globals"] = ascend(self.optimizer, estimate.globals, old, of_globals, families)
         if batch is not None and batch.params:
-            rows = jax.tree.map(lambda leaf: leaf[batch.groups], state.optimizer["locals"])
-            after["rows"], rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
-            optimizer["locals"] = put_rows(state.optimizer["locals"], batch.groups, rows)
+            rows = jax.tree.map(lambda leaf: leaf[batch.at], state.optimizer["locals"])
+            new, rows = ascend_rows(self.optimizer, estimate.rows, rows, batch.params, families)
+            after["rows"] = jax.tree.map(batch.only_groups, new, batch.params)
+            optimizer["locals"] = put_rows(state.optimizer["locals"], batch.at, rows)
         return before, after, optimizer
+
+    def _length(self, moved: Array, before: dict[str, Lambda]) -> Array:
+        """Return the root mean square of what a step moved, on all devices."""
+        if self.batches.blocks is None:
+            return jnp.sqrt(jnp.square(moved).sum() / max(1, moved.size))
+        num = sum(map(jnp.size, jax.tree.leaves(before["globals"])))
+        size = num + (moved.size - num) * self.batch_size // self.batches.places
+        of_globals, of_rows = jnp.square(moved[:num]).sum(), jnp.square(moved[num:]).sum()
+        return jnp.sqrt((of_globals + self.batches.peers.total(of_rows)) / max(1, size))
 
     def _discrete(self, moved: dict[str, Lambda]) -> np.ndarray:
         """Tell which parameters of what a step moves, as one vector, are of discrete latents."""

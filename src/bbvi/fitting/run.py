@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,6 +29,7 @@ from bbvi.gradients.score import Score
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.opaque.calls import OpaqueError
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.mesh import on_host
 from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.values import own_lengths
@@ -95,7 +95,7 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
         with deferred_interrupt() as interrupt:
             if run.choosing is not None and int(state.step) >= run.choosing.choice.pilot_steps:
                 try:
-                    pilot = run.choosing.pilot(state.params, noise_so_far(run.loop, state))
+                    pilot = run.choosing.pilot(run.loop.whole(state.params), noise_so_far(run.loop, state))
                     run = run.with_estimator(run.choosing.choice.settled(pilot, run.loop.gradient))
                     first = True
                 except KeyboardInterrupt:
@@ -136,7 +136,7 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
 def _raise_if_too_coarse(run: Run, state: State, history: History, end: End) -> None:
     """Raise if floats cannot hold where this fit ended: a claim may be a little nearer to rounding than what never settled."""
     share = _ROUNDED if end.outcome is Outcome.CONVERGED else _ROUNDED / 2
-    names = [narrower_than_rounding(jax.device_get(part), share) for part in state.params.values()]
+    names = [narrower_than_rounding(on_host(part), share) for part in state.params.values()]
     name = next(filter(None, names), None)
     if name is None or end.outcome is Outcome.INTERRUPTED:
         return
@@ -202,7 +202,9 @@ def _save_in_time(run: Run, state: State, history: History, saved: float) -> flo
 
 def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:
     if run.checkpoint is not None:
-        run.checkpoint.save(state, history, run.loop.gradient.named(run.loop.analysis), outcome, run.restarts)
+        run.checkpoint.save(
+            run.loop.gathered(state), history, run.loop.gradient.named(run.loop.analysis), outcome, run.restarts
+        )
 
 
 def _most_steps(run: Run, state: State) -> int:
@@ -300,7 +302,7 @@ def _by_score(run: Run, names: Collection[str]) -> Run | None:
 
 def _posterior(run: Run, params: Any, history: History, end: End) -> Posterior:
     return Posterior(
-        run.loop.analysis.problem, params, data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
+        run.loop.analysis.problem, run.loop.whole(params), data=run.data, groups=run.groups, lengths=own_lengths(run.groups),
         history=history, outcome=end.outcome, stopped=end.words, estimators=run.loop.gradient.named(run.loop.analysis),
         densities=run.loop.densities, restarts=run.restarts,
     )  # fmt: skip

@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
 from bbvi.draws.batch import Batch, by_bucket
 from bbvi.draws.draws import draw_values
 from bbvi.families.abstract import Lambda
+from bbvi.fitting.devices import on_devices
 from bbvi.fitting.loop import put_rows
 from bbvi.fitting.probe import Fit, Params
 from bbvi.fitting.state import State, own_copy
@@ -44,18 +46,26 @@ def set_back(fit: Fit, state: State) -> State:
     state = state._replace(setbacks=jnp.int32(in_a_row))
     if in_a_row >= MOST_IN_A_ROW:
         return state
-    params, (last, groups) = dict(state.params), state.previous
-    before = ravel_pytree(fit.loop.moved(state.params))[1](last)
-    if fit.loop.analysis.fit_globals:
-        params["globals"] = before["globals"]
-        if in_a_row > _PATIENCE:
-            params["globals"] = narrowed(params["globals"], 0.5)
-    if before["rows"]:
-        params["locals"] = put_rows(params["locals"], groups, before["rows"])
-        # which of the groups it was is not known; those that are as they should be soon are wider again
-        concerned = fit.loop.batches.groups(fit.key, state.step)
-        rows = jax.tree.map(lambda leaf: leaf[concerned], params["locals"])
-        params["locals"] = put_rows(params["locals"], concerned, narrowed(rows, 0.5))
+    loop = fit.loop
+
+    def back(params: Params, previous: tuple[Array, Array], step: Array) -> Params:
+        params, (last, at) = dict(params), previous
+        before = ravel_pytree(loop.moved(params))[1](last)
+        if loop.analysis.fit_globals:
+            params["globals"] = before["globals"]
+            if in_a_row > _PATIENCE:
+                params["globals"] = narrowed(params["globals"], 0.5)
+        if before["rows"]:
+            params["locals"] = put_rows(params["locals"], at, before["rows"])
+            # which of the groups it was is not known; those that are as they should be soon are wider again
+            concerned = loop.batches.rows(fit.key, step)
+            rows = jax.tree.map(lambda leaf: leaf[concerned], params["locals"])
+            params["locals"] = put_rows(params["locals"], concerned, narrowed(rows, 0.5))
+        return params
+
+    params = (back if loop.batches.blocks is None else on_devices(back, loop.batches.blocks))(
+        state.params, state.previous, state.step
+    )
     # random numbers are a function of the step's number: the next one draws others
     return own_copy(state._replace(params=params, share=state.share / 2, step=state.step + 1, broken=jnp.int32(-1)))
 

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from bbvi.draws.draws import AbstractDraws, MonteCarlo
@@ -29,6 +30,7 @@ class Settings(NamedTuple):
     hold: Posterior | None = None
     fast_lgamma: bool = True
     restarts: int | None = None
+    mesh: Mesh | None = None
 
     @property
     def last_step(self) -> int | None:

@@ -57,6 +57,9 @@ class AbstractStop(eqx.Module):
     outcome: ClassVar[Outcome] = Outcome.CONVERGED
     #: whether a fit goes on, from a better lambda, where a verification refutes that it has converged; else it ends there
     goes_on: ClassVar[bool] = False
+    #: whether `update` decides the same on all devices that share a batch, though each sees its own rows: by what no group owns, or
+    #: with what `info.batch.peers` has added up
+    on_mesh: ClassVar[bool] = False
 
     def init(self, params: Any) -> Any:
         """Make the state before the first step, a tree of arrays; `params` has all rows of the locals."""
@@ -110,6 +113,7 @@ class ParameterChange(AbstractStop):
         ParameterChange(tolerance=0.01)
     """
 
+    on_mesh: ClassVar[bool] = True
     tolerance: float = 0.01
 
     def __check_init__(self):
@@ -118,7 +122,8 @@ class ParameterChange(AbstractStop):
 
     def update(self, state, before, after, info):
         moved = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), before, after)
-        return state, jnp.max(jnp.stack(jax.tree.leaves(moved))) < self.tolerance
+        stands = jnp.max(jnp.stack(jax.tree.leaves(moved))) < self.tolerance
+        return state, stands if info.batch is None else info.batch.peers.all(stands)
 
 
 class Budget(AbstractStop):
@@ -131,6 +136,7 @@ class Budget(AbstractStop):
     """
 
     outcome: ClassVar[Outcome] = Outcome.BUDGET
+    on_mesh: ClassVar[bool] = True
     steps: int | None = None
     seconds: float | None = None
 

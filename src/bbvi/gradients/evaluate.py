@@ -45,7 +45,7 @@ def evaluate(
         # Eq. 3 needs the ELBO before any weight
         log_qs = {name: layout.total_log_q(name, u[name]) for name in layout.tables}
         elbo = elbo - sum((log_qs[name] for name in layout.globals), 0.0)
-        of_groups = of_groups - sum((log_qs[name] for name in layout.locals), 0.0)
+        of_groups = of_groups - sum((layout.of_all(name, log_qs[name]) for name in layout.locals), 0.0)
         for name, table in layout.fitted.items():
             whole = elbo + (1.0 if table.is_local else layout.scale) * of_groups
             log_p[name] = jnp.broadcast_to(whole, (len(table.rows.elements), len(samples)))
@@ -111,7 +111,7 @@ def over_tables(
             return (log_q_i.sum(0), layout.num_floored(name, rows, u, counts)), sums
 
         (log_q[name], moved), found[name] = over_rows(tile, table.rows, table.tile, u[name], *inputs[name])
-        floored = floored + moved
+        floored = floored + layout.of_all(name, moved)
     return found, log_q, floored
 
 

@@ -13,7 +13,7 @@ from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import by_latent, colour, possible_reads
 from bbvi.blankets.scope import Scope
 from bbvi.draws.draws import latent_values
-from bbvi.draws.layout import Layout
+from bbvi.draws.layout import Layout, zero_padding
 from bbvi.draws.rows import Table
 from bbvi.families import PerValue
 from bbvi.gradients.group_blocks import GroupBlocks
@@ -97,7 +97,7 @@ class EveryValue:
         of_globals, tables = (layout.by_latent(layout.global_draws(rows)) for rows in (every, log_q))
         point = Point(layout.key, samples, counts, of_globals, *layout.global_values(u, samples))
         now = _first(point) if self._prior.exact else point
-        part = self._part(self._analysis.blankets.prior, now, self._data, {}, {})
+        part = self._part(self._analysis.blankets.prior, now, (self._data, None), {}, {})
         prior, totals = self._summed(part, self._prior, point, of_globals, tables)
         groups, found = jnp.zeros(len(samples)), {}
         if layout.batch is not None:
@@ -121,7 +121,7 @@ class EveryValue:
         self, group_blocks: GroupBlocks, at: Point, tables: Totals, scope: Scope, taken: Any
     ) -> tuple[tuple[Array, Totals], Totals]:
         """Evaluate some groups: their part of log p and the sums of globals, and the sums of their locals."""
-        groups, rows, _, u = taken
+        groups, rows, real, u = taken
         problem, plan, layout = self._analysis.problem, self._groups[scope.problem], group_blocks.layout
         now = _first(at) if plan.exact else at
         whole = {name: leaf for name, leaf in u.items() if name in layout.fitted}
@@ -133,14 +133,15 @@ class EveryValue:
         if drawn:
             z, own_logs = jax.vmap(lambda x: layout.model_values(x, scope.problem, layout.on))(drawn)
         z |= jax.vmap(lambda group: problem.call_site(fold(at.key, group), now.samples, group))(groups)
-        part, all_tables = self._part(scope, now, rows, z, own_logs), tables | own if plan.joint else tables
+        part, all_tables = self._part(scope, now, (rows, real), z, own_logs), tables | own if plan.joint else tables
         samples, totals = self._summed(part, plan, at, at.u | own, all_tables)
         arrays = {name: leaf for name, leaf in totals.items() if name in problem.locals}
         return (samples, {n: leaf for n, leaf in totals.items() if n not in arrays}), group_blocks.join(arrays)
 
-    def _part(self, scope: Scope, now: Point, rows: Any, z: Draws, own_logs: Draws) -> Part:
-        """Make the part of log p of one scope: with the data, or with rows, values and logarithms of some groups."""
+    def _part(self, scope: Scope, now: Point, of: tuple[Any, Array | None], z: Draws, own_logs: Draws) -> Part:
+        """Make the part of log p of one scope: with the data, or with rows, values and logarithms of some groups, if these are real."""
         problem, on, num = self._analysis.problem, run_time_true(now.key), len(now.samples)
+        rows, real = of
 
         def terms(moved: Draws, wanted: Any) -> Terms:
             values, own_values = {}, {}
@@ -156,6 +157,7 @@ class EveryValue:
                     return scope.at_samples({**beta, **z}, row, num, {**logs, **own})
 
                 made = (jax.vmap(one) if scope.of_groups else one)(rows, z, own_logs)
+                made = jax.tree.map(lambda leaf: zero_padding(real, leaf), made)
                 return made if wanted is None else {term: made[term] for term in wanted}
 
             return materialise(on, some, now.beta | values, now.logs, z | own_values, own_logs)
@@ -190,7 +192,7 @@ class EveryValue:
                     return self._smooth[id(scope)](now.beta | values | z, now.logs | own, row, num)
 
                 made = (jax.vmap(one) if scope.of_groups else one)(rows, z | own_values, own_logs)
-                return made.sum(0) if scope.of_groups else made
+                return zero_padding(real, made).sum(0) if scope.of_groups else made
 
             return jax.vjp(whole, moved)[1](jnp.ones(num))[0]
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from bbvi.blankets.scope import Scope, Sums
 from bbvi.draws.layout import Layout
-from bbvi.draws.rows import Arrays
+from bbvi.draws.rows import Arrays, zero_padding
 from bbvi.model.groups import cut_rows
 from bbvi.model.problem import Terms
 from bbvi.numerics.address import fold
@@ -22,8 +22,9 @@ _FLOATS_PER_BLOCK = 1 << 17
 class GroupBlocks:
     """The draws of a batch's locals, of which blocks of groups are evaluated one after the other.
 
-    A block is a function `(scope, (numbers, rows, lengths, draws)) -> (sums, arrays)` of some groups, where draws and arrays
-    are those of tables, with groups first, or with positions between these and the columns if they are packed.
+    A block is a function `(scope, (numbers, rows, real, draws)) -> (sums, arrays)` of some groups, where draws and arrays
+    are those of tables, with groups first, or with positions between these and the columns if they are packed. Sums are over
+    groups that are `real`; None if all are.
     """
 
     def __init__(self, layout: Layout, u: dict[str, Array]):
@@ -38,14 +39,14 @@ class GroupBlocks:
         return {name: columns.join(arrays, 1 + columns.num_axes) for name, columns in tables.items()}
 
     def sweep(self, block: Callable[..., tuple[Any, Any]], num_samples: int, out: Any) -> tuple[Any, Any]:
-        """Evaluate all groups: add up the sums, and put the arrays into `out`."""
-        num, counts = len(self.batch.groups), self.batch.counts
+        """Evaluate all groups: add up the sums, of all devices, and put the arrays into `out`."""
+        num, counts, filled = len(self.batch.groups), self.batch.counts, self.batch.filled
         # groups of a bucket one by one, since how many there are is known at run time only
         size = 1 if counts is not None else _block_size(self.analysis.floats_per_draw, num, num_samples)
         scopes = [self.analysis.blankets.of_group] if counts is None else self.analysis.buckets
         first, sums = jnp.int32(0), None
         for number, scope in enumerate(scopes):
-            num_blocks = num // size if counts is None else counts[number]
+            num_blocks = (num // size if filled is None else -(-filled // size)) if counts is None else counts[number]
 
             def one(number: Array, out: Any, scope: Scope = scope, first: Array = first) -> tuple[Any, Any]:
                 at = first + number * size
@@ -55,12 +56,14 @@ class GroupBlocks:
             more, out = accumulate(one, num_blocks, out)
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
             first = first + num_blocks
-        return sums, out
+        return self.batch.peers.total(sums), out
 
     def _take(self, scope: Scope, at: Any, size: int) -> tuple[Any, Any, Any, dict[str, Array]]:
-        """Take the numbers, rows, lengths and draws of some groups, at the lengths of their bucket."""
-        of_all = (self.batch.groups, self.batch.rows, self.batch.lengths)
-        groups, rows, own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), of_all)
+        """Take the numbers, rows, reality and draws of some groups, at the lengths of their bucket."""
+        # those of a bucket are counted one by one
+        real = self.batch.is_group if self.batch.counts is None else None
+        of_all = (self.batch.groups, self.batch.rows, real)
+        groups, rows, real = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, at, size), of_all)
         if self.batch.counts is not None:
             rows = cut_rows(rows, self.analysis.axes, scope.problem.lengths)
         u = {}
@@ -70,7 +73,7 @@ class GroupBlocks:
             begin, num = (at, size) if packing is None else (packing.first[at], scope.problem.lengths[packing.axis])
             some = jax.lax.dynamic_slice_in_dim(drawn, begin, num)
             u[name] = some if packing is None else some[None]
-        return groups, rows, own, u
+        return groups, rows, real, u
 
     def _put(self, out: Any, arrays: Any, at: Any) -> Any:
         new = {}
@@ -92,7 +95,7 @@ def group_terms(
     layout, problem, width = group_blocks.layout, group_blocks.problem, len(samples)
 
     def block(scope: Scope, taken: Any) -> tuple[Any, Arrays]:
-        groups, rows, _, u = taken
+        groups, rows, real, u = taken
 
         def one(group, row, u):
             z, own_logs = layout.model_values(u, scope.problem, layout.on)
@@ -104,7 +107,7 @@ def group_terms(
             terms = materialise(layout.on, terms_at, beta, z, {**logs, **own_logs})
             return terms, materialise(layout.on, scope.sums, terms)
 
-        terms, sums = jax.vmap(one)(groups, rows, u)
+        terms, sums = jax.tree.map(lambda leaf: zero_padding(real, leaf), jax.vmap(one)(groups, rows, u))
         indices = jax.vmap(scope.indices)(rows)
 
         def weigh(terms: Terms, sums: Sums) -> Arrays:

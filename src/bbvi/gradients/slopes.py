@@ -17,7 +17,7 @@ from bbvi.blankets.jaxpr.jumps import find_jump
 from bbvi.blankets.scope import Scope
 from bbvi.blankets.trace import AtSamples
 from bbvi.draws.batch import Batch
-from bbvi.draws.layout import Layout
+from bbvi.draws.layout import Layout, zero_padding
 from bbvi.families import AbstractChart, Joined, NumpyroFamily
 from bbvi.gradients.group_blocks import GroupBlocks
 from bbvi.model.latents import Latent
@@ -97,7 +97,7 @@ class Slopes:
 
     def _block(self, layout: Layout, num: int, seen: Seen, held: Seen, scope: Scope, taken: Any) -> tuple[Any, Draws]:
         """Some groups: their total and its derivative in the globals, and in their own draws."""
-        _, rows, _, u = taken
+        _, rows, real, u = taken
         moving, still = _parted(layout, u)
 
         def total(beta: Draws, logs: Draws, moving: Draws) -> Float[Array, " samples"]:
@@ -105,7 +105,7 @@ class Slopes:
                 z, own_logs = layout.model_values(u, scope.problem)
                 return self._groups[scope.problem](beta | held[0] | z, logs | held[1] | own_logs, row, num)
 
-            return jax.vmap(one)(rows, moving | still).sum(0)
+            return zero_padding(real, jax.vmap(one)(rows, moving | still)).sum(0)
 
         value, back = jax.vjp(total, *seen, moving)
         *of_globals, of_locals = back(jnp.ones(num))

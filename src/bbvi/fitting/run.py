@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 

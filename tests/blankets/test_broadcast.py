@@ -20,6 +20,8 @@ FORGOTTEN = {
     "in a term of a dict": lambda z, y: {"a": -z["s"], "b": dist.Normal(0, 1).log_prob(z["w"]) + dist.Normal(z["w"][0], 1.0).log_prob(y).sum()},
     "masked and weighed": lambda z, y: dist.Normal(0, 1).log_prob(z["w"]) + (2 * jnp.where(y > 0, dist.Normal(z["s"], 1.0).log_prob(y), 0.0)).sum(),
     "subtracted, in a chain": lambda z, y: (jnp.sum(-z["w"] ** 2) - dist.Normal(0, 1).log_prob(z["w"]).sum()) - 0.5 * (y - z["w"][0]) ** 2,
+    "along an axis": lambda z, y: dist.Normal(0, 1).log_prob(z["w"])[:, None] + dist.Normal(z["w"][:, None], 1.0).log_prob(y),
+    "sums along an axis": lambda z, y: dist.Normal(z["w"], 1.0).log_prob(X).sum(1)[:, None] + dist.Normal(0, z["s"]).log_prob(X),
     "broadcast by hand": lambda z, y: dist.Normal(0, 1).log_prob(z["w"]) + jnp.full(3, dist.Normal(z["w"][0], 1.0).log_prob(y).sum()),
 }  # fmt: skip
 MEANT = {
@@ -36,6 +38,7 @@ MEANT = {
     "summed": lambda z, y: (dist.Normal(0, 1).log_prob(z["w"]) + dist.Normal(z["s"], 1.0).log_prob(y).sum()).sum(),
     "single numbers": lambda z, y: dist.Normal(0, 1).log_prob(z["w"]).sum() + dist.HalfCauchy(1.0).log_prob(z["s"]),
     "data": lambda z, y: dist.Normal(0, 1).log_prob(z["w"]) + jnp.sum(y**2),
+    "along both axes": lambda z, y: dist.Normal(z["w"][:, None], z["s"]).log_prob(y) - jnp.log(z["s"]) * jnp.ones((3, 1)),
     "one element": lambda z, y: dist.Normal(0, 1).log_prob(z["w"][:1]) + dist.Normal(z["s"], 1.0).log_prob(y).sum(),
     "a mixture": lambda z, y: jax.scipy.special.logsumexp(dist.Normal(z["w"], z["s"]).log_prob(y[:, None]), axis=1),
 }  # fmt: skip

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -114,6 +115,7 @@ def checkpoint(tmp_path_factory):
         ({"stop": bbvi.ParameterChange(1e-9)}, "another stop: .* here"),
         ({"optimizer": bbvi.adagrad(0.5)}, "another optimizer: checksum"),
         ({"optimizer": optax.adam(0.1)}, "another optimizer: checksum"),
+        ({"optimizer": bbvi.natural(6.0)}, "another optimizer: checksum"),
         ({"of": other_model}, r"belongs to another model: latent 't' is real\(\).* there and positive\(\).* here"),
         ({"of": other_start}, "another start: checksum"),
     ],
@@ -319,6 +321,20 @@ def closing_over(width):
     return bbvi.Model(lambda z, y: -0.5 * (z["t"] / WIDTH[0]) ** 2 - 0.5 * ((y - z["t"]) ** 2).sum(), t=bbvi.real())
 
 
+def with_derivative(width):
+    @jax.custom_jvp
+    def square(x):
+        return x**2
+
+    square.defjvp(lambda primals, tangents: (primals[0] ** 2, 2 * width * primals[0] * tangents[0]))
+    return bbvi.Model(lambda z, y: -0.5 * square(z["t"]) - 0.5 * ((y - z["t"]) ** 2).sum(), t=bbvi.real())
+
+
+def on_the_host(width):
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    return bbvi.Model(lambda z, y: z["t"] ** 2 * jax.pure_callback(lambda: np.float32(-width), number), t=bbvi.real())
+
+
 def opaque(width):
     return bbvi.Model(bbvi.opaque(lambda z, y: float(-0.5 * (z["t"] / width) ** 2)), t=bbvi.real())
 
@@ -338,7 +354,9 @@ def by_rows(width):
 FUNCTIONS = {
     "a prior": (normal, Y, Y),
     "a number closed over": (closing_over, Y, Y),
+    "a derivative": (with_derivative, Y, Y),
     "an opaque function": (opaque, Y, Y),
+    "a function on the host": (on_the_host, Y, Y),
     "an object in the data": (with_object, {"y": Y, "how": 1.0}, {"y": Y, "how": 2.0}),
     "a likelihood of groups": (by_rows, Y, Y),
     "a stream": (lambda _: by_rows(1.0), Rows(Y), Rows(np.where(np.arange(len(Y)) == len(Y) - 1, 9.0, Y))),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -99,6 +99,21 @@ class Trace:
                 divisors.add(atom)
         computed = run(self.closed, [*[None] * num_latents, *given], list(divisors)) if divisors else []
         return found | {v: _cell_of(value) for v, value in zip(divisors, computed, strict=True)}
+
+    def derivative(self, names: Collection[str]) -> list[Any]:
+        """Give the trace of the derivative in some latents as text, and the arrays in it: a function may bring its own."""
+        jaxpr, at = self.closed.jaxpr, [i for i, name in enumerate(self.names) if name in names]
+        if not at or "custom_" not in str(jaxpr):
+            return []
+
+        def total(moving: list[Array], inputs: list[Array]) -> Array:
+            given = [moving[at.index(i)] if i in at else value for i, value in enumerate(inputs)]
+            values = run(self.closed, given, jaxpr.outvars, lambda eqn, ins, _: bind_whole(eqn, ins))
+            return sum((jnp.sum(value) for value in values), jnp.zeros(()))
+
+        inputs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        closed = jax.make_jaxpr(lambda *given: jax.grad(total)([given[i] for i in at], list(given)))(*inputs)
+        return [str(closed.jaxpr), *all_consts(closed)]
 
     def work(self) -> float:
         """Count the numbers that an evaluation computes; infinite where a host or a loop of unknown length computes them."""

@@ -56,12 +56,13 @@ def _signature(analysis: Analysis, method: Method) -> str:
 
 
 def functions_known_by(analysis: Analysis, data: Any, groups: AbstractGroups | None) -> str:
-    """Tell a model's functions from others, in another process too: by their traces, opaque ones by values at fixed points."""
-    problem, things = analysis.problem, []
+    """Tell a model's functions from others, in another process too: by their traces, those of the host by values at fixed points."""
+    problem, things, paths = analysis.problem, [], smooth_latents(analysis)
     for scope in analysis.blankets.scopes:
+        traced = [*scope.traced(), *scope.trace.derivative(paths)]
         # what stands somewhere else in memory may be the same
-        things += [re.sub("0x[0-9a-f]+", "", thing) if isinstance(thing, str) else thing for thing in scope.traced()]
-    if problem.opaque:
+        things += [re.sub("0x[0-9a-f]+", "", thing) if isinstance(thing, str) else thing for thing in traced]
+    if problem.opaque or any(isinstance(thing, str) and "_callback[" in thing for thing in things):
         generator, site = np.random.default_rng(0), problem.no_call_site(1)
         at = {name: x.some_values(problem.lengths, 1, generator) for name, x in problem.latents.items()}
         point = [{n: np.moveaxis(at[n], 0, -1) for n in part} | site for part in (problem.globals, problem.locals)]

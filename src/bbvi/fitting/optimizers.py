@@ -5,6 +5,8 @@ gradient is an ordinary transformation.
 """
 
 import functools
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -116,14 +118,29 @@ def check_optimizer(optimizer: Any, locals_: Families) -> None:
         )
 
 
-def behaviour(optimizer: optax.GradientTransformation, families: Families) -> Lambda:
-    """Show where an optimiser goes under a few fixed gradients: a transformation has no other name to know it by."""
+def behaviour(optimizer: optax.GradientTransformation, families: Families) -> tuple[Lambda, list[float]]:
+    """Show where an optimiser goes under a few fixed gradients, and the numbers it holds: it has no other name to know it by."""
     generator = np.random.default_rng(0)
     params = _random(families, 1, generator)
     state = optimizer.init(params)
     for _ in range(3):
         params, state = ascend(optimizer, _random(families, 1, generator), state, params, families)
-    return params
+    return params, list(_numbers_in(optimizer.update, set()))
+
+
+def _numbers_in(value: Any, seen: set[int]) -> Iterator[float]:
+    """List the numbers that a function holds: those of a schedule may matter after many steps only."""
+    if isinstance(value, (bool, int, float)):
+        yield float(value)
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _numbers_in(part, seen)
+    elif isinstance(value, functools.partial):
+        yield from _numbers_in([value.func, value.args, list(value.keywords.values())], seen)
+    elif isinstance(value, types.FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        yield from _numbers_in([value.__code__.co_consts, value.__defaults__ or (), cells], seen)
 
 
 def _random(families: Families, num_rows: int, generator: np.random.Generator) -> Any:

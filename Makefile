@@ -33,8 +33,8 @@ lint: $(STAMP) ## Check lint, format, types and import order
 	$(BIN)/mypy src
 	$(BIN)/lint-imports
 
-docs: $(STAMP) ## Execute the quickstart and build the documentation into site/
-	$(BIN)/python docs/execute.py docs/quickstart.py
+docs: $(STAMP) ## Execute the quickstart, how-tos and gallery, and build the documentation into site/
+	$(BIN)/python docs/execute.py docs/quickstart.py docs/howto/*.py docs/gallery/*.py
 	$(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## Run the benchmarks
@@ -54,6 +54,6 @@ mutants: $(STAMP) ## Break the code on purpose and see that the tests notice
 	$(BIN)/python tests/mutants.py
 
 clean: ## Remove what the other targets made, except the .venv folders
-	rm -rf site docs/generated docs/quickstart.md build dist
+	rm -rf site docs/generated docs/quickstart.md docs/howto/generated docs/howto/*.md docs/gallery/generated docs/gallery/*.md build dist
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

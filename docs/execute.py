@@ -1,6 +1,6 @@
-"""Run a percent script block by block; render its text, code, output and figures as Markdown.
+"""Run percent scripts block by block; render their text, code, output and figures as Markdown, each beside its script.
 
-Usage: python docs/execute.py docs/quickstart.py
+Usage: python docs/execute.py docs/quickstart.py docs/gallery/*.py
 
 `# %%` starts a block of code, `# %% [markdown]` one of text in comments. Blocks share their variables. A
 block that raises ends the run with its traceback, and no page is written.
@@ -10,6 +10,7 @@ import ast
 import contextlib
 import io
 import sys
+import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -66,11 +67,18 @@ def render(path, images):
     return "\n\n".join(parts) + "\n"
 
 
-if __name__ == "__main__":
-    plt.switch_backend("Agg")
-    script = Path(sys.argv[1])
+def make_page(script):
+    """Write the page of a script, and say how long that took."""
+    began = time.process_time()
     page, images = script.with_suffix(".md"), script.parent / "generated"
     images.mkdir(exist_ok=True)
     for stale in [page, *images.glob(f"{script.stem}-*.png")]:
         stale.unlink(missing_ok=True)
     page.write_text(render(script, images), encoding="utf-8")
+    print(f"{script}: {time.process_time() - began:.0f} s of the processor", flush=True)
+
+
+if __name__ == "__main__":
+    plt.switch_backend("Agg")
+    for argument in sys.argv[1:]:
+        make_page(Path(argument))

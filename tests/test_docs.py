@@ -76,7 +76,15 @@ def test_the_dependencies_are_explained():
 
 def test_every_page_is_in_the_navigation():
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert {path.name for path in DOCS.glob("*.md")} <= set(re.findall(r"[\w-]+\.md", config))
+    written = [*DOCS.glob("*.md"), *DOCS.glob("howto/*.py"), *DOCS.glob("gallery/*.py")]
+    pages = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in written}
+    assert pages <= set(re.findall(r"[\w/-]+\.md", config))
+
+
+@pytest.mark.parametrize("script", sorted(DOCS.glob("gallery/*.py")), ids=lambda path: path.stem)
+def test_every_example_is_in_the_gallery_with_its_picture(script):
+    assert f"(gallery/{script.stem}.md)" in page("gallery.md")
+    assert f"(gallery/generated/{script.stem}-1.png)" in page("gallery.md")
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
@@ -87,8 +95,9 @@ def test_links_lead_to_files_and_headings(path):
             continue
         name, _, anchor = target.partition("#")
         found = path.parent / name if name else path
-        if found.name != "quickstart.md":  # made when the documentation is built
-            assert found.exists(), target
+        # made when the documentation is built, of a script or with the pictures that a script draws
+        is_made = found.with_suffix(".py").exists() or found.parent.name == "generated"
+        assert is_made or found.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"\W+", "-", re.sub(r"[^\w\s-]", "", h)).strip("-").lower() for h in headings}, (

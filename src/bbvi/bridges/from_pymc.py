@@ -9,14 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bbvi.bridges.pymc_groups import Grouped
 from bbvi.bridges.pymc_supports import latent_of
-from bbvi.model.model import Model
+from bbvi.model.latents import Latent
+from bbvi.model.model import AnyModel, Model
 from bbvi.model.origin import Origin
 from bbvi.numerics.xla import for_one_run
 
 
-def from_pymc(model: Any) -> tuple[Model, None]:
+def from_pymc(model: Any, *, groups: str | None = None) -> tuple[AnyModel, Any]:
     """Bring a PyMC model: return a `Model` of its free variables, and None for the data, which it holds.
+
+    `groups="patient"` makes the elements of that dimension the groups of a `HierarchicalModel`, to be fitted in batches, where every
+    term splits along it; then the second is the data.
 
     Latents are the free variables, on their supports; one on a support that bbvi has not, such as the Cholesky factor of a
     covariance, is real, through PyMC's own transform and under that name (`chol_cholesky-cov-packed__`). Terms of log p are those of the
@@ -40,24 +45,39 @@ def from_pymc(model: Any) -> tuple[Model, None]:
         raise ValueError("from_pymc: the model has no free variables, so nothing to infer")
     start = model.initial_point(random_seed=0)
     latents: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     plain: list[Any] = []
     for rv in model.free_RVs:
         value, transform = model.rvs_to_values[rv], model.rvs_to_transforms[rv]
-        latent, is_plain = latent_of(rv, transform, np.shape(start[value.name]), _draw_shape(pymc, rv))
+        shape = np.shape(start[value.name])
+        latent, is_plain = latent_of(rv, transform, shape, _draw_shape(pymc, rv))
         plain += [rv] if is_plain else []
-        latents[rv.name if is_plain else value.name] = latent
+        name = rv.name if is_plain else value.name
+        latents[name], declared[name] = latent, (rv, transform, shape)
     own = _without_transforms(model, plain) if plain else model
     by_name = {value.name: value for value in own.value_vars}
     values = [by_name[name] for name in latents]
-    terms = [*own.basic_RVs, *own.potentials]
-    log_p = _jax_function(values, dict(zip((t.name for t in terms), own.logp(sum=False), strict=True)))
+    named = [*own.basic_RVs, *own.potentials]
+    terms = dict(zip((term.name for term in named), own.logp(sum=False), strict=True))
+    origin = _origin(pymc, model, own, values)
+    if groups is not None:
+        grouped = Grouped(own, groups, values, terms, _jax_function)
+
+        def of_group(name: str, axis: int) -> Latent:
+            rv, transform, shape = declared[name]
+            return latent_of(rv, transform, (*shape[:axis], *shape[axis + 1 :]), _draw_shape(pymc, rv))[0]
+
+        cut = grouped.model(latents, of_group)
+        cut.origin = grouped.origin(origin)
+        return cut, grouped.data
+    log_p = _jax_function(values, terms)
 
     def log_joint(z: Mapping[str, Any], data: Any) -> dict[str, Any]:
         # a discrete latent's density may come as an integer, a constant as a double
         return {name: jnp.asarray(term, float) for name, term in log_p([z[name] for name in latents]).items()}
 
     found = Model(log_joint, joint=None, **latents)
-    found.origin = _origin(pymc, model, own, values)
+    found.origin = origin
     return found, None
 
 

@@ -43,7 +43,7 @@ def exact(time, failures):
 def main():
     """Fit, print the fit beside the exact posterior, and return it."""
     # given alpha and beta the rates are gammas, as their factors are when each number has one of its own; the default, a joint
-    # log-Normal, follows alpha and beta better, and has too heavy a tail for rates of few failures
+    # Normal of their logarithms, follows alpha and beta better, and has a skew for each rate in place of the gamma's
     model = bbvi.Model(log_joint, joint=(), alpha=bbvi.positive(), beta=bbvi.positive(), rate=bbvi.positive(10))
     posterior = bbvi.fit(model, data={"time": TIME, "failures": FAILURES})
 

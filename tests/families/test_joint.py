@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to
 
 import bbvi
@@ -14,6 +15,7 @@ from bbvi.numerics.address import Address, seed_key
 COVARIANCES = {
     "FullRank": bbvi.FullRank(),
     "with parents": bbvi.FullRank(2),
+    "with skews": bbvi.FullRank(0, (0, 2)),
     "with a core": bbvi.SparsePrecision(0, 3, 2),
     "LowRank": bbvi.LowRank(2),
 }
@@ -24,6 +26,7 @@ SUPPORTS = {
 }  # fmt: skip
 MEAN = jnp.array([0.5, -1.0, 0.2, 1.5])
 SLOPES = jnp.array([[0.3, -0.2], [0.1, 0.35]])
+SKEW = jnp.array([0.7, -0.4])
 FACTOR = jnp.array([[0.8, 0, 0, 0], [0.7, 0.5, 0, 0], [-0.4, 0.6, 0.9, 0], [0.2, -0.7, 0.3, 0.6]])
 
 
@@ -31,7 +34,7 @@ def parameters(latent, scale=8.0):
     """Random ones, with correlations that matter."""
     raw = random_starts({"z": latent}, {}, seed_key(4))["z"]
     found = {name: leaf * (scale if name in ("lower", "below", "directions") else 1.0) for name, leaf in raw.items()}
-    return found | ({"slopes": SLOPES} if "slopes" in raw else {})
+    return found | {name: value for name, value in (("slopes", SLOPES), ("skew", SKEW)) if name in raw}
 
 
 def lower(params):
@@ -71,13 +74,43 @@ def test_density_is_that_of_a_multivariate_normal_pushed_onto_the_support(suppor
     np.testing.assert_allclose(*jax.jit(both)(params), rtol=2e-3, atol=2e-3)
 
 
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(100)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
+
+
+def two_pieces(skew, noise):
+    """Standard normals that are wider on one side than on the other, with mean 0 and variance 1."""
+
+    def wider(e):
+        return e * jnp.cosh(skew) + jnp.sqrt(1 + e**2) * jnp.sinh(skew)
+
+    mean = WEIGHTS @ wider(NODES)
+    return (wider(noise) - mean) / jnp.sqrt(WEIGHTS @ (wider(NODES) - mean) ** 2)
+
+
+def log_density_of_two_pieces(skew, x):
+    """By the inverse function's derivative; the function is solved by Newton's method."""
+
+    def solve(skew, x):
+        e = jnp.zeros_like(x)
+        for _ in range(30):
+            e = e - (two_pieces(skew, e) - x) / jax.grad(two_pieces, 1)(skew, e)
+        return e
+
+    e = solve(skew, x)
+    return dist.Normal(0, 1).log_prob(e) - jnp.log(jax.grad(two_pieces, 1)(skew, e))
+
+
 def entry_by_entry(p, u):
-    """Each entry a Normal given those before it, whose mean and log scale are linear in them."""
+    """Each entry a Normal given those before it, whose mean and log scale are linear in them, or one with a skew."""
     w, entries, total = (u - p["loc"]) / jnp.exp(p["scale"]), iter(lower(p)), 0.0
+    skews = {0: p["skew"][0], 2: p["skew"][1]} if "skew" in p else {}
     for i in range(4):
         mean = -sum(next(entries) * w[j] for j in range(i))
-        log_scale = p["slopes"][i - 2] @ w[:2] if i >= 2 else 0.0
-        total += dist.Normal(mean, jnp.exp(log_scale)).log_prob(w[i]) - p["scale"][i]
+        log_scale = p["slopes"][i - 2] @ w[:2] if i >= 2 and "slopes" in p else 0.0
+        x = (w[i] - mean) * jnp.exp(-log_scale)
+        of_x = log_density_of_two_pieces(skews[i], x) if i in skews else dist.Normal(0, 1).log_prob(x)
+        total += of_x - log_scale - p["scale"][i]
     return total
 
 
@@ -88,7 +121,7 @@ def test_score_and_its_derivative_are_those_of_the_dense_density(q):
     params, u = parameters(latent), jnp.array([0.3, -1.2, 0.8, 0.1])
 
     def dense(p):
-        if "slopes" in p:
+        if "slopes" in p or "skew" in p:
             return entry_by_entry(p, u)
         return dist.MultivariateNormal(p["loc"], covariance(p)).log_prob(u)
 
@@ -114,6 +147,8 @@ def exact_gradient(params):
     def elbo(p):
         gap, sigma = p["loc"] - MEAN, covariance(p)
         entropy = p["scale"].sum() if "lower" in p else 0.5 * jnp.linalg.slogdet(sigma)[1]
+        for skew in p.get("skew", ()):
+            entropy += WEIGHTS @ jnp.log(jax.vmap(jax.grad(two_pieces, 1), (None, 0))(skew, jnp.asarray(NODES)))
         return entropy - 0.5 * (gap @ precision @ gap + jnp.trace(precision @ sigma))
 
     return jax.grad(elbo)(params)
@@ -149,6 +184,44 @@ def test_nets_reach_the_draws_of_a_joint_factor(q):
     for name, error in net.standard_error["z"].items():
         gain = 2 if name == "slopes" else 5  # cubic in the noise
         assert gain * np.sum(np.square(error)) < np.sum(np.square(independent.standard_error["z"][name])), name
+
+
+@pytest.mark.parametrize("parents", [0, 2])
+def test_draws_with_skews_are_those_of_their_density(parents):
+    """A narrower Normal over q has the mean 1 among draws of q, and weighs them to its own mean."""
+    family = bbvi.real(4, q=bbvi.FullRank(parents, (0, 1, 3))).family
+    params = parameters(bbvi.real(4, q=bbvi.FullRank(parents, (0, 1, 3)))) | {"skew": jnp.array([0.7, -0.4, 0.5])}
+    zero = jnp.uint32(0)
+
+    def one(sample):
+        u = family.sample(params, Address(seed_key(3), zero, zero, sample))
+        narrow = dist.Normal(params["loc"] + 0.2, 0.5 * jnp.exp(params["scale"]))
+        return u, narrow.log_prob(u).sum() - family.log_prob(params, u)
+
+    u, log_ratio = jax.jit(jax.vmap(one))(jnp.arange(40_000, dtype=jnp.uint32))
+    ratio = np.exp(np.asarray(log_ratio, np.float64))
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / 200
+    gap = ratio[:, None] * np.asarray(u - params["loc"] - 0.2)
+    assert np.all(abs(gap.mean(0)) < 4 * gap.std(0) / 200)
+
+
+def test_natural_gradient_with_skews_solves_with_the_fisher_information():
+    """F by a product of quadratures over both entries."""
+    family = bbvi.real(2, q=bbvi.FullRank(0, (0, 1))).family
+    with jax.enable_x64(True):
+        params = {
+            "loc": jnp.array([0.3, -1.0]), "scale": jnp.array([0.2, -0.5]), "lower": jnp.array([0.8]),
+            "skew": jnp.array([0.9, -0.5]),
+        }  # fmt: skip
+        flat, unravel = ravel_pytree(params)
+        noise = jnp.asarray(np.stack(np.meshgrid(NODES, NODES), -1).reshape(-1, 2))
+        weights = np.outer(WEIGHTS, WEIGHTS).ravel()
+        u = params["loc"] + jnp.exp(params["scale"]) * jax.vmap(family.covariance.correlate, (None, 0))(params, noise)
+        scores = jax.vmap(jax.grad(lambda flat, u: family.log_prob(unravel(flat), u)), (None, 0))(flat, u)
+        information = scores.T @ (weights[:, None] * scores)
+        gradient = jnp.arange(1.0, 1.0 + len(flat))
+        found = ravel_pytree(family.natural_gradient(params, unravel(gradient)))[0]
+        np.testing.assert_allclose(information @ found, gradient, rtol=1e-3)
 
 
 DIRECTION = jnp.array([0.9, -0.8, 0.7, 1.0])
@@ -235,6 +308,10 @@ def test_each_group_has_a_joint_factor_of_its_own():
             "whose length must be a number, 2 or more; got the shape .'visit'",
         ),
         (lambda: bbvi.real(1, q=bbvi.FullRank()), "2 or more"),
+        (
+            lambda: bbvi.real(2, q=bbvi.FullRank(0, (2,))).family.parameters(),
+            "skewed has the numbers of entries, 0 to 1",
+        ),
         (lambda: bbvi.count(3, q=bbvi.FullRank()), "bbvi.count: q=FullRank is a Normal, and this latent is discrete"),
         (lambda: bbvi.LowRank(0), "the rank must be an integer of 1 or more, got 0"),
     ],

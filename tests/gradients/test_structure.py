@@ -41,6 +41,10 @@ CASES = {
         {"a": bbvi.real(6), "b": bbvi.real(6), "mu": bbvi.real(2), "tau": bbvi.positive(2)}, None,
         [Block(("mu", "tau", "a", "b"), 2)],
     ),
+    "rates": (
+        lambda z, _: dist.Gamma(2.0, z["b"]).log_prob(z["rate"]).sum() - z["b"], {"b": bbvi.positive(), "rate": bbvi.positive(6)},
+        None, [Block(("b", "rate"), 1, skewed=True)],
+    ),
     "scalars": (squares("abc"), {name: bbvi.real() for name in "abc"}, None, [Block(("a", "b", "c"))]),
     "two parts": (
         squares("ab", "cd"), {name: bbvi.real() for name in "abcd"}, None, [Block(("a", "b")), Block(("c", "d"))],

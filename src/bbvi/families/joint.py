@@ -19,6 +19,7 @@ from bbvi.families.abstract import AbstractFamily
 from bbvi.families.charts import AbstractChart
 from bbvi.families.law import Parameter, Params
 from bbvi.families.normal import HALF_LOG_TWO_PI, location_and_scale, standard_normals
+from bbvi.families.skew import fisher, skewed, solved, unskewed
 
 _RIDGE = 1e-3
 _SMALLEST_SIZE = 1e-3  # of a direction's Fisher information, whose root is 0 where V is
@@ -63,7 +64,7 @@ class FullRank(AbstractCovariance):
     With `parents`, the logarithm of the standard deviation of each further entry, given those before it, is a linear function
     of the first `parents` entries, too: e_i is multiplied by exp(sum of slopes_ij w_j over j < parents). So the effects of
     groups can be narrow where their scale is small (Tan, Bhaskaran and Nott 2020, "Conditionally structured variational
-    Gaussian approximation with importance weights").
+    Gaussian approximation with importance weights"). The e_i of entries that are `skewed` have a skew of their own.
 
     Examples:
         >>> import bbvi
@@ -72,9 +73,14 @@ class FullRank(AbstractCovariance):
     """
 
     parents: int = 0
+    skewed: tuple[int, ...] = eqx.field(static=True, default=(), converter=tuple)
 
     def parameters(self, size):
         found = {"lower": Parameter((size * (size - 1) // 2,), constraints.real_vector, spread=1 / size)}
+        if not set(self.skewed) <= set(range(size)):
+            raise ValueError(f"FullRank: skewed has the numbers of entries, 0 to {size - 1}; got {self.skewed}")
+        if self.skewed:
+            found["skew"] = Parameter((len(self.skewed),), constraints.real_vector, spread=0.0)
         if self.parents:
             each = constraints.independent(constraints.real, 2)
             found["slopes"] = Parameter((size - self.parents, self.parents), each, spread=0.0)
@@ -89,6 +95,8 @@ class FullRank(AbstractCovariance):
         # where rounding would drown what was drawn there is no draw, so that a fit goes back instead of trusting its density
         condition = jnp.abs(inverse).sum(1).max() * jnp.abs(matrix).sum(1).max()
         noise = jnp.where(condition * jnp.finfo(noise.dtype).eps < MOST_ROUNDING, noise, jnp.nan)
+        if self.skewed:
+            noise = noise.at[self._skewed].set(skewed(params["skew"], noise[self._skewed]))
         if num:
             of_parents = inverse[:num, :num] @ noise[:num]
             noise = noise.at[num:].multiply(jnp.exp(params["slopes"] @ of_parents))
@@ -99,6 +107,9 @@ class FullRank(AbstractCovariance):
         if self.parents:
             log_scales = params["slopes"] @ w[: self.parents]
             noise, log_scale = noise.at[self.parents :].multiply(jnp.exp(-log_scales)), log_scales.sum()
+        if self.skewed:
+            own, log_slope = unskewed(params["skew"], noise[self._skewed])
+            noise, log_scale = noise.at[self._skewed].set(own), log_scale - log_slope.sum()
         return -0.5 * noise @ noise - log_scale - len(w) * HALF_LOG_TWO_PI
 
     def natural_gradient(self, params, gradient):
@@ -117,15 +128,29 @@ class FullRank(AbstractCovariance):
             return found | ({"slopes": (of_slopes + slopes * log_scale[:num])[num:]} if num else {})
 
         shapes = [jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, num))]
-        location, rows, own, of_slopes = jax.linear_transpose(change, *shapes)(gradient)
+        of_normal = {name: leaf for name, leaf in gradient.items() if name != "skew"}
+        location, rows, own, of_slopes = jax.linear_transpose(change, *shapes)(of_normal)
         # the scales of entries given their parents are not constant: E exp(-2 slopes w)
         precision = jnp.exp(2 * ((slopes @ inverse[:num, :num]) ** 2).sum(1))
         rows = jnp.tril(jnp.tril(rows, -1) @ matrix.T, -1) @ matrix / precision[:, None]
-        of_slopes = of_slopes @ matrix[:num, :num].T @ matrix[:num, :num] / 2
-        return change(location / precision, rows, own / 2, of_slopes)
+        of_slopes = of_slopes @ matrix[:num, :num].T @ matrix[:num, :num]
+        if not self.skewed:
+            return change(location / precision, rows, own / 2, of_slopes / 2)
+        # what an entry has by itself, of which location and scale have 1 and 2 without a skew
+        found = jnp.tile(jnp.diag(jnp.array([1.0, 2.0, 1.0])), (size, 1, 1))
+        found = found.at[self._skewed].set(fisher(params["skew"]))
+        of_skew = jnp.zeros(size).at[self._skewed].set(gradient["skew"])
+        root = jnp.sqrt(precision)
+        steps = solved(found, jnp.stack([location / root, own, of_skew], -1))
+        rows, of_slopes = rows / found[:, 0, 0, None], of_slopes / found[:, 1, 1, None]
+        return change(steps[:, 0] / root, rows, steps[:, 1], of_slopes) | {"skew": steps[self._skewed, 2]}
+
+    @property
+    def _skewed(self) -> np.ndarray:
+        return np.array(self.skewed)
 
     def sd(self, params):
-        if self.parents:
+        if self.parents or self.skewed:
             raise NotImplementedError("only draws can tell")
         size = np.shape(params["scale"])[-1]
         matrix = np.zeros((*np.shape(params["lower"])[:-1], size, size))

@@ -24,7 +24,7 @@ from bbvi.model.joint import Block, num_coordinates, why_not
 #: the numbers of a joint Normal without a core; its parameters are half as many as the square of this
 MOST_NUMBERS = 128
 _MOST_PARAMETERS = 1 << 15  # of what depends on a core
-_MOST_PARENTS = 8
+_MOST_PARENTS = 16
 
 
 def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
@@ -48,7 +48,8 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
         # nothing is joined that does not share a term
         alone = len(own) == 1 and reads[own[0]].sum(1).max() <= 1
         if not alone and (block := _block(own, sizes, reads, set(linked))) is not None:
-            found.append(block)
+            has_bounds = any(problem.globals[name].support != "real" for name in block.names[block.parents :])
+            found.append(block._replace(skewed=has_bounds and block.core is None))
     return tuple(found)
 
 

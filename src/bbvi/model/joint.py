@@ -40,6 +40,8 @@ class Block(NamedTuple):
     A `forest` makes it a Markov tree over one discrete latent, instead: of each of its numbers the position of its parent, or -1.
 
     With `axes` there are many such factors, one for each entry along so many first axes, which the latents have in common.
+
+    With `skewed` numbers that have bounds, such as rates, have a skew each in their coordinates, unless they are parents.
     """
 
     names: tuple[str, ...]
@@ -49,6 +51,7 @@ class Block(NamedTuple):
     order: tuple[int, ...] = ()
     forest: tuple[int, ...] | None = None
     axes: int = 0
+    skewed: bool = False
 
     def __repr__(self) -> str:
         own = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
@@ -88,7 +91,7 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names, parents, core, _, _, forest, axes in structure:
+    for names, parents, core, _, _, forest, axes, _ in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = within_factor({name: within[0][name] for name in names}, axes)
@@ -198,7 +201,9 @@ def _joined(members: Mapping[str, Latent], block: Block, shape: Shape) -> Latent
     parents, size = sum(sizes[: block.parents]), sum(sizes)
     if block.order and len(block.order) != size:
         raise ValueError(f"joint=: the order of {block.names} has {len(block.order)} numbers, and they have {size}")
-    covariance: AbstractCovariance = FullRank(parents)
+    has_bounds = np.repeat([latent.support != "real" for latent in members.values()], sizes)
+    skewed = parents + np.flatnonzero(has_bounds[parents:] & block.skewed)
+    covariance: AbstractCovariance = FullRank(parents, tuple(skewed.tolist()))
     if block.core is not None:
         covariance = SparsePrecision(block.width, block.core, parents, tuple(block.order))
     return Latent("block", shape, chart, JointNormal(chart, covariance), None, init)

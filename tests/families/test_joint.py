@@ -89,16 +89,15 @@ def two_pieces(skew, noise):
 
 
 def log_density_of_two_pieces(skew, x):
-    """By the inverse function's derivative; the function is solved by Newton's method."""
+    """By the inverse function, and its derivative."""
 
-    def solve(skew, x):
-        e = jnp.zeros_like(x)
-        for _ in range(30):
-            e = e - (two_pieces(skew, e) - x) / jax.grad(two_pieces, 1)(skew, e)
-        return e
+    def inverse(x):
+        at_nodes = NODES * jnp.cosh(skew) + jnp.sqrt(1 + NODES**2) * jnp.sinh(skew)
+        mean = WEIGHTS @ at_nodes
+        y = mean + x * jnp.sqrt(WEIGHTS @ (at_nodes - mean) ** 2)
+        return y * jnp.cosh(skew) - jnp.sqrt(1 + y**2) * jnp.sinh(skew)
 
-    e = solve(skew, x)
-    return dist.Normal(0, 1).log_prob(e) - jnp.log(jax.grad(two_pieces, 1)(skew, e))
+    return dist.Normal(0, 1).log_prob(inverse(x)) + jnp.log(jax.grad(inverse)(x))
 
 
 def entry_by_entry(p, u):
@@ -206,7 +205,7 @@ def test_draws_with_skews_are_those_of_their_density(parents):
 
 
 def test_natural_gradient_with_skews_solves_with_the_fisher_information():
-    """F by a product of quadratures over both entries."""
+    """F by a product of quadratures over both entries, with 100 nodes each, where the family takes 32."""
     family = bbvi.real(2, q=bbvi.FullRank(0, (0, 1))).family
     with jax.enable_x64(True):
         params = {
@@ -221,7 +220,7 @@ def test_natural_gradient_with_skews_solves_with_the_fisher_information():
         information = scores.T @ (weights[:, None] * scores)
         gradient = jnp.arange(1.0, 1.0 + len(flat))
         found = ravel_pytree(family.natural_gradient(params, unravel(gradient)))[0]
-        np.testing.assert_allclose(information @ found, gradient, rtol=1e-3)
+        np.testing.assert_allclose(information @ found, gradient, rtol=5e-3)
 
 
 DIRECTION = jnp.array([0.9, -0.8, 0.7, 1.0])

@@ -103,3 +103,12 @@ def test_a_dimension_must_be_one_of_the_model():
         ValueError, match=r"groups='patient', but the dimensions of the model are \['field', 'row', 'time'\]"
     ):
         brought(regression, groups="patient")
+
+
+def test_random_rows_are_refused():
+    def batches():
+        x, y = pm.Minibatch(X, Y, batch_size=2)
+        pm.Normal("y", x @ pm.Normal("w", shape=2), 1, observed=y, total_size=6)
+
+    with pytest.raises(ValueError, match=r"as that of pm.Minibatch does: give the model all data"):
+        brought(batches)

@@ -120,6 +120,11 @@ def _jax_function(inputs: Sequence[Any], outputs: Mapping[str, Any]) -> Callable
     # its linker switches JAX to 64 bits for the whole process as it is imported
     jax.config.update("jax_enable_x64", before)
     shared = [v for v in graph_inputs(list(outputs.values())) if isinstance(v, SharedVariable)]
+    if any(isinstance(v.get_value(borrow=True), np.random.Generator) for v in shared):
+        raise ValueError(
+            "from_pymc: the density draws random numbers, as that of pm.Minibatch does: give the model all data, and bring it with "
+            "groups= for minibatches"
+        )
     graph = clone_replace(list(outputs.values()), {v: constant(v.get_value(borrow=True)) for v in shared})
     fgraph = FunctionGraph(inputs=list(inputs), outputs=graph, clone=True)
     with warnings.catch_warnings():

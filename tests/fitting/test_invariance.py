@@ -17,6 +17,7 @@ import pytest
 import bbvi
 from bbvi.fitting.settings import checked_settings
 from bbvi.model.groups import Cohort
+from bbvi.model.joint import Block
 
 FIT, CHUNKS = importlib.import_module("bbvi.fitting.fit"), importlib.import_module("bbvi.fitting.run")
 Y = np.array([0.5, 1.5, 1.0, -0.5, 2.0, 0.0])
@@ -164,6 +165,7 @@ def visits(*numbers):
         log_likelihood=log_likelihood,
         globals={"m": bbvi.real()},
         locals={"t": bbvi.positive("visit", *numbers)},
+        joint=[Block(("t",), axes=1)] if numbers else (),
     )
 
 

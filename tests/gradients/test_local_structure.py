@@ -8,6 +8,7 @@ import pytest
 
 import bbvi
 from bbvi.blankets.analysis import analyse
+from bbvi.diagnostics.predict import quick_fit
 from bbvi.gradients.structure import choose_structure
 from bbvi.model.joint import Block
 from bbvi.model.problem import bind
@@ -60,13 +61,7 @@ CASES = {
     "an intercept and a slope": (line, {"a": bbvi.real(), "b": bbvi.real()}, [Block(("a", "b"))]),
     "those of two lines": (lines, {"a": bbvi.real(2), "b": bbvi.real(2)}, [Block(("a", "b"), axes=1)]),
     "a vector": (lambda z, row: row["x"] @ z["w"], {"w": bbvi.real(2)}, [Block(("w",))]),
-    "states of visits": (states, {"level": bbvi.real(), "s": bbvi.real("visit", 2)}, [Block(("s",), axes=1)]),
-    "two numbers of a visit": (
-        lambda z, row: z["s"] * jnp.exp(z["t"]), {"s": bbvi.real("visit"), "t": bbvi.real("visit")}, [Block(("s", "t"), axes=1)],
-    ),
-    "a walk, whose entries along the ragged axis stay apart": (
-        lambda z, row: z["s"] - jnp.concatenate([jnp.zeros(1), z["s"][:-1]]), {"s": bbvi.real("visit")}, [],
-    ),
+    "states of visits": (states, {"level": bbvi.real(), "s": bbvi.real("visit", 2)}, []),
     "numbers that share no term": (lambda z, row: 0.0 * row["y"], {"a": bbvi.real(2), "b": bbvi.real()}, []),
     "a q of its own": (line, {"a": bbvi.real(), "b": bbvi.real(q=dist.Laplace)}, []),
     "too many": (lambda z, row: z["w"].sum() * row["y"], {"w": bbvi.real(65)}, []),
@@ -107,7 +102,7 @@ def test_lines_are_fitted_exactly(axes):
 
 @pytest.fixture(scope="module")
 def fitted():
-    model = grouped(states, level=bbvi.real(), s=bbvi.positive("visit", 2))
+    model = grouped(states, [Block(("s",), axes=1)], level=bbvi.real(), s=bbvi.positive("visit", 2))
     return model, bbvi.fit(model, COHORT, batch_size=2, stop=bbvi.Budget(steps=40))
 
 
@@ -122,6 +117,7 @@ def test_answers_are_by_latent_at_each_groups_length(fitted, tmp_path):
     z = {name: value[0] for name, value in posterior.sample(1).items() if name != "s"}
     z["s"] = np.asarray(posterior.sample(1)["s"].padded)[0]
     assert np.isfinite(posterior.log_prob(z)) and np.isfinite(posterior.khat(100).locals).all()
+    assert quick_fit(posterior, 4)["draws"].num == 10
     score = bbvi.predictive_log_likelihood(posterior, COHORT, COHORT, observed=lambda row: row["mask"]["visit"])
     assert len(score.pointwise) == sum(LENGTHS) and np.isfinite(score.pointwise).all()
     posterior.save(tmp_path / "q.npz")

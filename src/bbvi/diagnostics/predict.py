@@ -193,7 +193,7 @@ def quick_fit(posterior: Posterior, num_groups: int) -> dict[str, Any]:
     """Return options of a fit of locals that is as good as predictions need."""
     rule = Converged(_TOLERANCE, gain=_GAIN * num_groups)
     options: dict[str, Any] = {"stop": (Settled(rule), Budget(steps=_MOST_STEPS))}
-    noisy = [name for name in posterior.model.locals if posterior.estimators.get(name) != repr(Pathwise())]
+    noisy = [name for name in posterior._problem.locals if posterior.estimators.get(name) != repr(Pathwise())]
     return options if noisy else options | {"draws": MonteCarlo(_FEW_DRAWS)}
 
 

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
 from bbvi.model.joint import Block, num_coordinates, why_not, within_factor
-from bbvi.model.latents import Latent, Shape
+from bbvi.model.latents import Latent
 
 #: the numbers of a factor, of which each group has one with half as many parameters as the square of this
 _MOST_NUMBERS = 64
@@ -19,29 +19,21 @@ _MOST_NUMBERS = 64
 def find_locals(analysis: Analysis, names: Collection[str]) -> Iterator[Block]:
     """Find the blocks of a group's locals, of which `names` can be joined: the numbers that share terms.
 
-    Along ragged axes, and along others that no term links, each entry has a factor of its own.
+    Along axes that no term links, each entry has a factor of its own. Ragged latents stay apart: a joint factor for each of
+    many entries makes a step several times longer, for little where the entries depend on each other, too.
     """
     problem = analysis.problem
-    kinds: dict[Shape, list[str]] = {}
-    for name in names:
-        latent = problem.locals[name]
-        axes = max((k + 1 for k, size in enumerate(latent.shape) if isinstance(size, str)), default=0)
-        kinds.setdefault(latent.shape[:axes], []).append(name)
-    for lead, own in kinds.items():
-        reads = possible_reads(problem, own, [analysis.blankets.of_group])
-        shapes = {name: problem.shape(name) for name in own}
-        yield from _of_one_kind({name: problem.locals[name] for name in own}, shapes, reads, len(lead))
+    latents = {name: problem.locals[name] for name in names if not problem.locals[name].ragged_axes}
+    if latents:
+        shapes = {name: problem.shape(name) for name in latents}
+        links = possible_reads(problem, list(latents), [analysis.blankets.of_group]).astype(int)
+        yield from _linked(latents, shapes, links)
 
 
-def _of_one_kind(
-    latents: Mapping[str, Latent], shapes: Mapping[str, tuple[int, ...]], reads: sparse.csr_array, axes: int
+def _linked(
+    latents: Mapping[str, Latent], shapes: Mapping[str, tuple[int, ...]], links: sparse.csr_array
 ) -> Iterator[Block]:
-    """Find the blocks of latents between whose entries along their first axes no links count."""
     at = {name: np.indices(shape).reshape(len(shape), math.prod(shape)) for name, shape in shapes.items()}
-    apart = np.concatenate([_entries(at[name], shape, axes) for name, shape in shapes.items()])
-    terms, numbers = reads.nonzero()
-    _, rows = np.unique(terms * (1 + apart.max()) + apart[numbers], return_inverse=True)
-    links = sparse.csr_array((np.ones(len(rows), int), (rows, numbers)), (rows.max(initial=-1) + 1, reads.shape[1]))
     _, part = connected_components(links.T @ links)
     owner = np.repeat(np.arange(len(at)), [own.shape[1] for own in at.values()])
     in_part = sparse.csr_array((np.ones(len(owner), int), (part, owner)))
@@ -51,7 +43,7 @@ def _of_one_kind(
         mine = {name: part[owner == list(at).index(name)] for name in names}
         most = _common_axes([shapes[name] for name in names])
         # as many axes as no part spans several entries along
-        shared = next(k for k in range(most, axes - 1, -1) if k == axes or _is_apart(mine, at, shapes, k))
+        shared = next(k for k in range(most, -1, -1) if _is_apart(mine, at, shapes, k))
         members = within_factor({name: latents[name] for name in names}, shared)
         members = {name: latent for name, latent in members.items() if not why_not(latent)}
         size = sum(num_coordinates(latent) for latent in members.values())
@@ -62,7 +54,7 @@ def _of_one_kind(
 
 def _entries(at: np.ndarray, shape: tuple[int, ...], axes: int) -> np.ndarray:
     """Number the entries along the first axes that the elements of an array are in."""
-    return np.asarray(np.ravel_multi_index(tuple(at[:axes]), shape[:axes]) if axes else np.zeros(at.shape[1], int))
+    return np.asarray(np.ravel_multi_index(tuple(at[:axes]), shape[:axes]))
 
 
 def _common_axes(shapes: list[tuple[int, ...]]) -> int:
@@ -74,6 +66,8 @@ def _is_apart(
     parts: Mapping[str, np.ndarray], at: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], axes: int
 ) -> bool:
     """Tell whether no part has elements in several entries along the first axes."""
+    if axes == 0:
+        return True
     entries = np.concatenate([_entries(at[name], shapes[name], axes) for name in parts])
     numbers = np.concatenate(list(parts.values()))
     return len(np.unique(np.stack([numbers, entries]), axis=1).T) == len(np.unique(numbers))

@@ -194,7 +194,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     problem, flat, groups = bind(model, data)
     if settings.mesh is not None:
         check_mesh(settings.mesh, problem, groups)
-        check_sees_all(settings.stops, problem, settings.draws.init())
+        check_sees_all(settings.stops, problem, settings.draws and settings.draws.init())
     analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
     if settings.hold is None:
         for words in without_prior(analysis.blankets):

@@ -1,7 +1,13 @@
-"""Fits without a mesh and with one of two devices, to be run as a process of its own: python mesh_worker.py RESULTS"""
+"""Fits without a mesh and with one of several devices, to be run as a process of its own.
+
+python mesh_worker.py RESULTS            without a mesh, and with two devices of this process
+python mesh_worker.py RESULTS CHECKPOINT with the devices of all processes that the environment names
+python mesh_worker.py RESULTS CHECKPOINT STEP  the same, where the last process is killed at this step
+"""
 
 import json
 import os
+import signal
 import sys
 import tempfile
 
@@ -100,7 +106,8 @@ def seen(posterior):
 
 
 if __name__ == "__main__":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    if len(sys.argv) == 2:
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     import conftest  # noqa: F401  (the cache of compiled programs)
 
 import jax  # noqa: E402
@@ -109,7 +116,32 @@ import numpyro.distributions as dist  # noqa: E402
 
 import bbvi  # noqa: E402
 
-if __name__ == "__main__":
+
+def on_processes(results, checkpoint, last_step=None):
+    """Fit with other processes, each of which writes down what it sees; `last_step` is where the last one is killed."""
+    with bbvi.distributed() as mesh:
+        me = jax.process_index()
+        if last_step is not None:
+            model, settings = CASES["discrete"]
+            rules = [bbvi.Converged(), bbvi.Budget(steps=STEPS)]
+            settings = settings | {"draws": bbvi.MonteCarlo(20), "stop": rules, "checkpoint": checkpoint}
+            for posterior in bbvi.iterate(*model(), mesh=mesh, checkpoint_seconds=0, **settings):
+                if posterior._num_steps() >= last_step and me == jax.process_count() - 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return
+        found = {}
+        for case in ("ragged, along paths", "discrete"):
+            posterior = fit(case, mesh, checkpoint=f"{checkpoint}-{case}")
+            found[case] = seen(posterior) | {"bound": float(posterior.elbo(100))}
+            found[case]["rows"] = len(posterior.summary())
+        posterior.save(f"{results}.{me}.npz")
+    with open(f"{results}.{me}", "w") as file:
+        json.dump(found, file)
+
+
+if __name__ == "__main__" and len(sys.argv) > 2:
+    on_processes(*sys.argv[1:3], *map(int, sys.argv[3:]))
+elif __name__ == "__main__":
     mesh = jax.make_mesh((2,), ("groups",))
     found = {case: [seen(fit(case, None)), seen(fit(case, mesh))] for case in CASES}
     with tempfile.TemporaryDirectory() as folder:

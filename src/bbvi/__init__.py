@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bbvi.draws.draws import AbstractDraws, MonteCarlo
     from bbvi.draws.quasi import QuasiMonteCarlo
     from bbvi.fitting.converged import Converged
+    from bbvi.fitting.distributed import distributed
     from bbvi.fitting.fit import fit, iterate
     from bbvi.fitting.natural import natural
     from bbvi.fitting.optimizers import adagrad, robbins_monro
@@ -71,7 +72,7 @@ __all__ = [
     "Auto", "Budget", "Converged", "Coordinatewise", "CrossFit", "FullRank", "GammaE", "HierarchicalModel",
     "LeaveOneOut", "LocalExpectation", "LowRank", "MarkovTree", "Model", "MonteCarlo", "Outcome", "ParameterChange",
     "Pathwise", "PlugIn", "Posterior", "QuasiMonteCarlo", "Score", "SparsePrecision", "TreeExpectation",
-    "ValuesAndPaths", "adagrad", "binary", "categorical", "count", "explain", "fit", "from_numpyro", "from_pymc",
+    "ValuesAndPaths", "adagrad", "binary", "categorical", "count", "distributed", "explain", "fit", "from_numpyro", "from_pymc",
     "gradient_moments", "interval", "iterate", "iterate_metropolis", "load", "metropolis_hastings",
     "metropolis_within_gibbs", "missing", "mixing", "natural", "on_dask", "on_ray", "one_hot", "opaque", "ordered",
     "positive", "predict", "predictive_log_likelihood", "ragged", "real", "robbins_monro", "rule", "simplex",
@@ -82,7 +83,7 @@ __all__ = [
 _LATER = {
     "blankets.rules": "rule", "bridges.from_numpyro": "from_numpyro", "bridges.from_pymc": "from_pymc", "diagnostics.explain": "explain", "diagnostics.moments": "gradient_moments",
     "diagnostics.predict": "predictive_log_likelihood", "draws.draws": "AbstractDraws MonteCarlo",
-    "draws.quasi": "QuasiMonteCarlo", "fitting.converged": "Converged", "fitting.fit": "fit iterate",
+    "draws.quasi": "QuasiMonteCarlo", "fitting.converged": "Converged", "fitting.distributed": "distributed", "fitting.fit": "fit iterate",
     "fitting.natural": "natural", "fitting.optimizers": "adagrad robbins_monro",
     "fitting.stop": "AbstractStop Budget ParameterChange", "gradients.abstract": "AbstractGradient",
     "gradients.adaptive": "AdaptiveDraws", "gradients.auto": "AbstractChoice Auto",

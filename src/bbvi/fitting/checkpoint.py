@@ -61,6 +61,8 @@ class Checkpoint(NamedTuple):
         self, state: State, history: History, estimators: dict[str, str], outcome: Outcome, restarts: Restarts
     ) -> None:
         """Write the state and the estimators in use; the file at `path` is always a whole one."""
+        if jax.process_index():
+            return  # the first process writes
         leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
         names = history[0].keys() if history else ()
         columns = {name: np.concatenate([record[name] for record in history]) for name in names}
@@ -82,7 +84,7 @@ class Checkpoint(NamedTuple):
         folder = Path(self.path).absolute().parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise OSError(f"checkpoint={str(self.path)!r}: the folder {folder} does not exist or cannot be written to")
-        if fcntl is None:
+        if fcntl is None or jax.process_index():
             yield
             return
         with open(folder / f".{Path(self.path).name}.lock", "w") as file:

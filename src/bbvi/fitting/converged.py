@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from bbvi.fitting.optimizers import check_positive
 from bbvi.fitting.stop import AbstractStop
+from bbvi.numerics.mesh import on_host
 from bbvi.numerics.xla import for_one_run
 
 _POWER, _LATE = 3.0, 15.0
@@ -165,10 +166,11 @@ class Converged(AbstractStop):
     def noise(self, state):
         out: dict[str, float] = {}
         for averages in (state.globals, state.rows):
-            often, begin = np.asarray(averages.steps) >= _OFTEN, 0
+            averages = on_host(averages)
+            often, begin = averages.steps >= _OFTEN, 0
             for name, size in averages.columns if often.any() else ():
                 own, begin = slice(begin, begin + size), begin + size
-                noise, fisher = (np.asarray(part)[often][..., own] for part in (averages.noise, averages.fisher))
+                noise, fisher = (part[often][..., own] for part in (averages.noise, averages.fisher))
                 mean = float((noise[fisher > 0] / fisher[fisher > 0]).mean()) if (fisher > 0).any() else 0.0
                 out[name] = out.get(name, 0.0) + mean
         return out
@@ -178,7 +180,7 @@ class Converged(AbstractStop):
             return np.where(averages.steps[..., None] > 0, averages.params, _flat(last, averages.steps.ndim, np))
 
         # on the host: nothing is compiled for it
-        pairs = jax.device_get(((state.globals, params["globals"]), (state.rows, params["locals"])))
+        pairs = on_host(((state.globals, params["globals"]), (state.rows, params["locals"])))
         own = [shaped(seen(averages, last), last) if averages.columns else last for averages, last in pairs]
         return jax.device_put(dict(zip(("globals", "locals"), own, strict=True)))
 

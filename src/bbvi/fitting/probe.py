@@ -13,6 +13,7 @@ from bbvi.fitting.loop import Loop
 from bbvi.fitting.state import State, own_copy
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.mesh import on_host
 
 _LEAST_DRAWS, _LEAST_STEPS = 2_000, 10
 #: steps after which what is left of a random move points along ridges
@@ -133,7 +134,7 @@ class Probe:
         return _vector({part: params[part] for part in self._parts})
 
     def _averages(self, what: str, params: Params, steps: int, *words: str | int) -> Params:
-        averages = jax.device_get(self._run(params, steps, *words)[0].stops[self._number])
+        averages = on_host(self._run(params, steps, *words)[0].stops[self._number])
         pairs = (("globals", averages.globals), ("locals", averages.rows))
         return {part: shaped(getattr(own, what), params[part]) if own.columns else {} for part, own in pairs}
 

@@ -6,8 +6,6 @@ predictors, they choose by coefficients that are still random; where they wait, 
 tell components apart by. Which is better the ELBO says. All runs end with ordinary steps, so that the one that is left is an ordinary fit.
 """
 
-import time
-
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,7 +33,7 @@ def best_start(run: Run, num: int) -> tuple[State, History, Restarts]:
     The first start is that of a fit without restarts, and goes on unless another is clearly better. If none of them is finite it is
     returned as it was before its first step.
     """
-    began, both = time.monotonic(), _has_both(run)
+    began, both = run.now(), _has_both(run)
     trials = [_Trial(run, number, began) for number in range(num)]
     for number, trial in enumerate(trials):
         if both and number % 2:
@@ -72,17 +70,17 @@ class _Trial:
         loop, last, begin = self._run.loop, self._run.settings.last_step, int(self.state.step)
         end = begin + steps if last is None else min(begin + steps, last)
         while (step := int(self.state.step)) < end and self._can_go():
-            before = time.monotonic() - self._began
+            before = self._run.now() - self._began
             self.state, record, made = loop.run(
                 self.state, self._run.key, self._run.data, self._run.groups, min(loop.capacity, end - step)
             )
             arrays = {name: np.asarray(leaf)[: int(made)] for name, leaf in record._asdict().items()}
-            arrays["seconds"] = np.linspace(before, time.monotonic() - self._began, int(made) + 1)[1:]
+            arrays["seconds"] = np.linspace(before, self._run.now() - self._began, int(made) + 1)[1:]
             self.history.append(arrays)
         return int(self.state.step) == begin + steps and self._can_go()
 
     def _can_go(self) -> bool:
-        elapsed = Elapsed(int(self.state.step), time.monotonic() - self._began)
+        elapsed = Elapsed(int(self.state.step), self._run.now() - self._began)
         stopped = any(rule.on_host(elapsed) for rule in self._run.settings.stops)
         return int(self.state.fired) < 0 and int(self.state.broken) < 0 and not stopped
 

@@ -1,6 +1,7 @@
 """Algorithms 1 and 2 in compiled chunks of steps: how long a chunk is, why a fit stops, and what it keeps."""
 
 import contextlib
+import threading
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +36,7 @@ from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior
 from bbvi.posterior.values import own_lengths
 
-_SECONDS_PER_CHUNK = 0.3
+_BEGAN, _SECONDS_PER_CHUNK = time.monotonic(), 0.3
 #: how much of its scale the location of a Normal may be rounded by
 _ROUNDED = 0.1
 
@@ -53,6 +54,16 @@ class Run(NamedTuple):
     choosing: Choosing | None
     checkpoint: Checkpoint | None = None
     restarts: Restarts = ()
+
+    def now(self) -> float:
+        """Return the time of a clock that all processes go by."""
+        blocks, time_here = self.loop.batches.blocks, time.monotonic() - _BEGAN
+        return time_here if blocks is None else blocks.agreed(time_here)
+
+    def is_set(self, interrupt: threading.Event) -> bool:
+        """Tell whether any process was interrupted."""
+        blocks = self.loop.batches.blocks
+        return interrupt.is_set() if blocks is None else blocks.anywhere(interrupt.is_set())
 
     def with_estimator(self, gradient: AbstractGradient) -> "Run":
         """Go on with this estimator, which is not chosen again."""
@@ -88,7 +99,7 @@ _RUNNING = End(Outcome.RUNNING, Outcome.RUNNING.value)
 
 def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
     """Run chunk after chunk. How long a chunk is depends on the clock, and nothing that is computed does."""
-    began = saved = time.monotonic()
+    began = saved = run.now()
     earlier = float(history[-1]["seconds"][-1]) if history else 0.0
     steps, first = 1, True
     end, run, state = _verified(run, state, history, began)
@@ -101,15 +112,15 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
                     first = True
                 except KeyboardInterrupt:
                     interrupt.set()
-                if interrupt.is_set():
+                if run.is_set(interrupt):
                     end = _INTERRUPTED
                     break
-            before = time.monotonic()
+            before = run.now()
             length = min(steps, _most_steps(run, state))
             state, record, made = run.loop.run(state, run.key, run.data, run.groups, length)
             count = int(made) + (int(state.broken) >= 0)
             arrays = {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
-            took = time.monotonic() - before
+            took = run.now() - before
             arrays["seconds"] = earlier + np.linspace(before - began, before - began + took, count + 1)[1:]
             history = [*history, arrays]
             try:
@@ -120,7 +131,7 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
         # the first call compiled: its time says nothing
         steps = 10 if first and run.recheck is None else next_length(steps, took, max(1, count))
         first = False
-        end = _INTERRUPTED if interrupt.is_set() else None
+        end = _INTERRUPTED if run.is_set(interrupt) else None
         if end is None:
             end, run, state = _verified(run, state, history, began)
         if end is None:
@@ -162,7 +173,7 @@ def _end(run: Run, state: State, began: float) -> End | None:
             "last good step. "
             "Check the log joint for values that can overflow or leave p's support, or take smaller steps",
         )
-    elapsed = Elapsed(int(state.step), time.monotonic() - began)
+    elapsed = Elapsed(int(state.step), run.now() - began)
     for number, rule in enumerate(run.settings.stops):
         if number == int(state.fired) or (int(state.fired) < 0 and rule.on_host(elapsed)):
             words = [repr(rule)]
@@ -195,10 +206,10 @@ def _recovered(run: Run, state: State, history: History) -> tuple[State, History
 
 def _save_in_time(run: Run, state: State, history: History, saved: float) -> float:
     """Write a checkpoint if it is time, and return when the last one was written."""
-    if int(state.broken) >= 0 or run.checkpoint is None or time.monotonic() - saved < run.checkpoint.seconds:
+    if int(state.broken) >= 0 or run.checkpoint is None or run.now() - saved < run.checkpoint.seconds:
         return saved
     _save(run, state, history, Outcome.RUNNING)
-    return time.monotonic()
+    return run.now()
 
 
 def _save(run: Run, state: State, history: History, outcome: Outcome) -> None:

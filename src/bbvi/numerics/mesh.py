@@ -66,14 +66,24 @@ class Blocks(NamedTuple):
         rows, sharding = self.size * self.mesh.shape[AXIS], NamedSharding(self.mesh, IN_BLOCKS)
 
         def place(leaf: Any) -> Any:
-            if len(leaf) == rows and isinstance(leaf, jax.Array):
-                return jax.device_put(leaf, sharding)
+            if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+                return leaf
             host = np.asarray(leaf)
             at = np.minimum(np.arange(rows), len(host) - 1)
             cut = lambda where: host[at[where[0]]]  # noqa: E731
             return jax.make_array_from_callback((rows, *host.shape[1:]), sharding, cut)
 
         return jax.tree.map(place, tree)
+
+    def agreed(self, seconds: float) -> float:
+        """Return the first process's number, so that all decide the same by their clocks."""
+        if jax.process_count() == 1:
+            return seconds
+        return float(multihost_utils.broadcast_one_to_all(np.int32(1000 * seconds))) / 1000
+
+    def anywhere(self, flag: bool) -> bool:
+        """Tell whether it is true in any process."""
+        return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.int32(flag)).any())
 
     def whole(self, tree: Any) -> Any:
         """Return rows of all groups as they are without devices to share them."""

@@ -213,3 +213,14 @@ def test_opaque_functions_are_not_restarted():
     model = bbvi.Model(bbvi.opaque(lambda z, data: -(float(z["x"]) ** 2)), x=bbvi.real())
     with pytest.raises(ValueError, match="opaque"):
         bbvi.fit(model, restarts=2, stop=bbvi.Budget(steps=5))
+
+
+def test_starts_whose_first_draws_are_not_finite_are_narrowed_and_compared():
+    def log_joint(z, _):
+        two = jnp.logaddexp(dist.Normal(-4, 0.5).log_prob(z["x"]), dist.Normal(4, 0.5).log_prob(z["x"]) + 2)
+        return jnp.where(jnp.abs(z["x"]) < 30, two, -jnp.inf)
+
+    model = bbvi.Model(log_joint, x=bbvi.real(init={"scale": 20.0}))
+    with pytest.warns(RuntimeWarning, match="start"):
+        posterior = bbvi.fit(model, restarts=2)
+    assert posterior.converged and len(posterior.restarts) == 2

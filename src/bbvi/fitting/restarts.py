@@ -12,8 +12,9 @@ import numpy as np
 from bbvi.families.abstract import Lambda
 from bbvi.families.tree import NEVER
 from bbvi.fitting.checkpoint import History, Restarts
-from bbvi.fitting.probe import gain_of
+from bbvi.fitting.probe import Fit, gain_of
 from bbvi.fitting.run import Run
+from bbvi.fitting.setbacks import find_start, set_back
 from bbvi.fitting.state import State, own_copy
 from bbvi.fitting.stop import Elapsed
 from bbvi.model.start import starting_params
@@ -74,10 +75,22 @@ class _Trial:
             self.state, record, made = loop.run(
                 self.state, self._run.key, self._run.data, self._run.groups, min(loop.capacity, end - step)
             )
-            arrays = {name: np.asarray(leaf)[: int(made)] for name, leaf in record._asdict().items()}
-            arrays["seconds"] = np.linspace(before, self._run.now() - self._began, int(made) + 1)[1:]
+            count = int(made) + (int(self.state.broken) >= 0)
+            arrays = {name: np.asarray(leaf)[:count] for name, leaf in record._asdict().items()}
+            arrays["seconds"] = np.linspace(before, self._run.now() - self._began, count + 1)[1:]
             self.history.append(arrays)
+            if int(self.state.broken) >= 0:
+                self._recover()
         return int(self.state.step) == begin + steps and self._can_go()
+
+    def _recover(self) -> None:
+        """Go back after a step that was not finite, or start elsewhere if it was the first."""
+        run = self._run
+        fit = Fit(run.loop, run.key, run.data, run.groups)
+        if int(self.state.step) > 0:
+            self.state = set_back(fit, self.state)
+        elif (found := find_start(fit, self.state)) is not None:
+            self.state, self.history = found, []
 
     def _can_go(self) -> bool:
         elapsed = Elapsed(int(self.state.step), self._run.now() - self._began)

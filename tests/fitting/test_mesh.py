@@ -32,7 +32,8 @@ def test_two_devices_give_the_parameters_of_one(results, case):
     one, two = results["found"][case]
     assert one["stopped"] == two["stopped"] and one["setbacks"] == two["setbacks"]
     np.testing.assert_allclose(two["params"], one["params"], atol=ROUNDING, rtol=ROUNDING)
-    np.testing.assert_allclose(two["elbo"], one["elbo"], rtol=1e-4, atol=1e-3)
+    # the ELBO of steps whose draws have steep terms carries on what parameters differ by
+    np.testing.assert_allclose(two["elbo"], one["elbo"], rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(two["change"], one["change"], rtol=1e-3, atol=1e-5)
 
 

@@ -10,6 +10,7 @@ import bbvi.blankets.jaxpr.samples
 from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.fitting import cache as compiled
 from bbvi.numerics import special
+from bbvi.numerics.blas import jaxprs_inside
 
 pytestmark = pytest.mark.compat
 
@@ -77,3 +78,27 @@ def test_the_opt_out_reaches_the_fit(gradient, monkeypatch):
     assert good.outcome is bbvi.Outcome.BUDGET
     seen = bbvi.gradient_moments(model, None, good, gradient=gradient, draws=bbvi.MonteCarlo(3), repeats=2)
     assert np.isnan(seen.mean["z"]["mean"])
+
+
+@pytest.mark.parametrize("derivatives", [False, True])
+def test_lapack_is_given_batches_that_no_threads_wait_for(derivatives):
+    def function(x):
+        factor = jnp.linalg.cholesky(x @ x.T + jnp.eye(24))
+        return jax.scipy.linalg.solve_triangular(factor, jnp.ones(24), lower=True)
+
+    x = 0.1 * jax.random.normal(jax.random.key(0), (24, 24, 100))
+    closed = jax.make_jaxpr(function)(x[..., 0])
+
+    def last(x):
+        return run_last(closed, [Last(x)], 100, derivatives=derivatives)[0]
+
+    def lapack(jaxpr):
+        for eqn in jaxpr.eqns:
+            yield from (eqn.invars[0].aval.shape for _ in range(eqn.primitive.name in ("cholesky", "triangular_solve")))
+            for inner in jaxprs_inside(eqn):
+                yield from lapack(inner)
+
+    # a batch of more than 200,000 operations is shared out to threads, which can wait for each other for ever
+    shapes = list(lapack(jax.make_jaxpr(jax.grad(lambda x: last(x).sum()) if derivatives else last)(x).jaxpr))
+    assert len(shapes) >= 2 and all(np.prod(batch) * size**3 / 3 < 200_000 for *batch, size, _ in shapes)
+    np.testing.assert_allclose(last(x), jax.vmap(function, -1, -1)(x), rtol=1e-5, atol=1e-6)

@@ -19,6 +19,7 @@ from bbvi.blankets.jaxpr.products import along_common_axes
 from bbvi.blankets.jaxpr.propagate import reached_through_carry
 from bbvi.blankets.jaxpr.run import bind, bind_whole, called, run, scan_like
 from bbvi.numerics import special
+from bbvi.numerics.blas import batch_on_one_thread
 
 _MOST_UNROLLED = 16
 _FASTER = {"lgamma": special.lgamma, "digamma": special.digamma}
@@ -137,11 +138,22 @@ class _Rules:
         return [*final, *stacked]
 
     def _mapped(self, eqn: Any, values: list[Any], how: Callable[[Any, list[Any]], list[Any]] = bind) -> list[Any]:
-        """Map an operation without a rule of its own over the samples."""
+        """Map an operation without a rule of its own over the samples, in batches that LAPACK takes on one thread."""
         axes = [-1 if isinstance(value, Last) else None for value in values]
         arrays = [value.array if isinstance(value, Last) else value for value in values]
-        made = jax.vmap(lambda *one: how(eqn, list(one)), in_axes=axes, out_axes=-1, axis_size=self.num)(*arrays)
-        return [Last(array) for array in made]
+        mapped = jax.vmap(lambda *one: how(eqn, list(one)), in_axes=axes, out_axes=-1)
+        size = batch_on_one_thread(eqn, self.num)
+        if size == self.num:
+            return [Last(array) for array in mapped(*arrays)]
+
+        def cut(array: Array) -> Array:
+            return jnp.moveaxis(array.reshape(*array.shape[:-1], -1, size), -2, 0)
+
+        parts = lax.map(
+            lambda own: mapped(*(a if axis is None else own[i] for i, (a, axis) in enumerate(zip(arrays, axes, strict=True)))),
+            {i: cut(array) for i, (array, axis) in enumerate(zip(arrays, axes, strict=True)) if axis is not None},
+        )  # fmt: skip
+        return [Last(jnp.moveaxis(array, 0, -2).reshape(*array.shape[1:-1], self.num)) for array in parts]
 
 
 #: what is appended to parameters of an operation on one array by `num` samples behind its axes; `last` is their axis in the result

@@ -319,21 +319,6 @@ def test_the_size_of_a_factors_steps_falls_with_its_own_gradients():
     assert int(state.shortened) == 0
 
 
-@pytest.mark.parametrize(("share", "least", "most"), [(0.0, 0.0, 0.25), (1.0, 0.5, np.inf)])
-def test_steps_that_are_cut_to_the_reach_fall_where_there_is_noise_alone(share, least, most):
-    """Gradients of 50 Normals, in units of their own scale: noise, or the same each time."""
-    family, optimizer = latent_of("Normal").family, bbvi.natural(1e9, reach=0.5)
-    params = {"z": {"loc": jnp.zeros(50), "scale": jnp.zeros(50)}}
-    state, step = optimizer.init(params), jax.jit(lambda g, s: optimizer.update(g, s, params, families={"z": family}))
-    generator = np.random.default_rng(0)
-    for _ in range(400):
-        noise = generator.normal(size=(2, 50)) * 100
-        own = dict(zip(("loc", "scale"), share * np.array([[100.0], [1.0]]) + (1 - share) * noise, strict=True))
-        moves, state = step({"z": jax.tree.map(jnp.float32, own)}, state)
-    lengths = np.sqrt(moves["z"]["loc"] ** 2 + 2 * moves["z"]["scale"] ** 2)
-    assert (lengths >= least * 0.999).all() and np.mean(lengths) <= most
-
-
 @pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
 def test_steps_of_locals_do_not_depend_on_other_rows(name):
     check_optimizer(bbvi.natural(), {"z": latent_of(name).family})

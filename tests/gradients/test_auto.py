@@ -7,10 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.blankets.analysis import analyse
 from bbvi.fitting import choose
-from bbvi.fitting.choose import default_draws
-from bbvi.model.problem import bind
 from tests.fitting.test_checkpoint import assert_same_run
 
 STEPS = bbvi.Budget(steps=1)
@@ -171,24 +168,3 @@ def test_the_noise_of_batches_asks_for_no_other_estimator(monkeypatch):
     )
     posterior = bbvi.fit(model, y, batch_size=4, stop=bbvi.Budget(steps=1010))
     assert posterior.estimators == {"m": "Pathwise()"}
-
-
-@pytest.mark.parametrize(
-    ("numbers", "gradient", "expected"),
-    [(2000, bbvi.Pathwise(), 10), (20, bbvi.Pathwise(), 100), (2000, bbvi.Score(), 100)],
-)
-def test_groups_that_follow_paths_have_few_draws_where_steps_take_long(numbers, gradient, expected):
-    model = bbvi.HierarchicalModel(
-        log_prior=lambda beta: dist.Normal(0, 1).log_prob(beta["m"]),
-        log_local=lambda beta, z, row: dist.Normal(beta["m"], 1).log_prob(z["t"]),
-        log_likelihood=lambda beta, z, row: dist.Normal(z["t"], 1).log_prob(row),
-        globals={"m": bbvi.real()},
-        locals={"t": bbvi.real()},
-    )
-    problem, flat, groups = bind(model, np.zeros((50, numbers), np.float32))
-    assert default_draws([gradient], analyse(problem, flat, groups), 25).num == expected
-
-
-def test_a_flat_model_has_the_usual_draws():
-    problem, flat, _ = bind(bbvi.Model(lambda z, y: dist.Normal(z["m"], 1).log_prob(y), m=bbvi.real()), np.zeros(10**6))
-    assert default_draws([bbvi.Pathwise()], analyse(problem, flat, None), 0).num == 100

@@ -13,7 +13,6 @@ from bbvi.fitting.optimizers import adagrad
 from bbvi.fitting.state import State
 from bbvi.gradients.abstract import AbstractGradient
 from bbvi.gradients.auto import AbstractChoice, Pilot
-from bbvi.gradients.pathwise import Pathwise
 from bbvi.model.groups import AbstractGroups
 from bbvi.numerics.address import Key, fold
 from bbvi.numerics.xla import for_one_run, program
@@ -21,9 +20,6 @@ from bbvi.numerics.xla import for_one_run, program
 _REPEATS, _DRAWS = 32, 10
 # times what batches are expected to bring, below which the noise of a global's steps may well be all theirs
 _OF_BATCHES = 5.0
-_USUAL, _FEW = 100, 10
-# numbers that a function computes in a step of the usual draws, beyond which few are made
-_MUCH_WORK = 1 << 22
 
 
 class Choosing(NamedTuple):
@@ -48,17 +44,6 @@ class Choosing(NamedTuple):
             return {name: _DRAWS * float(value) for name, value in found.items()}
 
         return Pilot(self.analysis, self.data, self.groups, noise, seen)
-
-
-def default_draws(estimators: Collection[AbstractGradient], analysis: Analysis, batch_size: int) -> MonteCarlo:
-    """Choose 100 draws, or 10 where groups follow their paths and a step of 100 would take long.
-
-    Noise of 10 draws along paths is mostly less than that of batches, or averages out over the groups.
-    """
-    group = analysis.blankets.group
-    if group is None or not all(isinstance(own, Pathwise) for own in estimators):
-        return MonteCarlo(_USUAL)
-    return MonteCarlo(_FEW if _USUAL * batch_size * group.trace.work() > _MUCH_WORK else _USUAL)
 
 
 def noise_so_far(loop: Loop, state: State) -> dict[str, float]:

@@ -18,7 +18,7 @@ from bbvi.draws.batch import check_batch_size
 from bbvi.draws.draws import AbstractDraws
 from bbvi.fitting.cache import compiled, functions_known_by
 from bbvi.fitting.checkpoint import Checkpoint, History, fingerprint
-from bbvi.fitting.choose import Choosing, default_draws
+from bbvi.fitting.choose import Choosing
 from bbvi.fitting.converged import Converged
 from bbvi.fitting.devices import check_mesh, check_sees_all
 from bbvi.fitting.loop import Method
@@ -78,8 +78,7 @@ def fit(
 
     Args:
         gradient: the estimator of the ELBO's gradient; default `Auto()`, the best for each latent.
-        draws: how many samples a step draws; default `MonteCarlo(100)`, or `MonteCarlo(10)` where groups follow their paths and
-            a step of 100 would take long.
+        draws: how many samples a step draws; default `MonteCarlo(100)`.
         optimizer: any optax transformation; default `natural()`, which needs no tuning, or `adagrad(1.0)` where a discrete
             latent takes the score.
         stop: one stopping rule or several, of which the first to fire wins; default `Converged()` with a
@@ -194,7 +193,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     problem, flat, groups = bind(model, data)
     if settings.mesh is not None:
         check_mesh(settings.mesh, problem, groups)
-        check_sees_all(settings.stops, problem, settings.draws and settings.draws.init())
+        check_sees_all(settings.stops, problem, settings.draws.init())
     analysis = analyse(problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma)
     if settings.hold is None:
         for words in without_prior(analysis.blankets):
@@ -226,12 +225,12 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     if isinstance(estimator, AbstractChoice):
         choosing = Choosing(estimator, analysis, flat, groups, size, key)
         estimator = estimator.first(choosing.pilot(params, {}))
-    estimators = estimator.by_latent(analysis)
-    draws = settings.draws or default_draws(estimators.values(), analysis, size)
-    estimator.check(draws)
-    optimizer, settings = settings.optimizer or _default_optimizer(estimators, problem), settings._replace(draws=draws)
+    estimator.check(settings.draws)
+    optimizer = settings.optimizer or _default_optimizer(estimator.by_latent(analysis), problem)
     check_optimizer(optimizer, {name: latent.family for name, latent in problem.locals.items()})
-    method = Method(estimator, draws, optimizer, settings.stops, size, capacity, _watch(settings), settings.mesh)
+    method = Method(
+        estimator, settings.draws, optimizer, settings.stops, size, capacity, _watch(settings), settings.mesh
+    )
     recheck = Recheck(problem, groups, key) if problem.opaque else None
     run = Run(settings, compiled(analysis, method), params, flat, groups, key, recheck, choosing)
     return run if settings.checkpoint is None else run._replace(checkpoint=_checkpoint(run))

@@ -25,15 +25,12 @@ _HALVINGS = 30
 _LONGEST = 5.0
 # the first doublings of a factor's reach are not used: noise has one of two signs, and agrees with itself by chance
 _UNUSED = 4.0
-# shortened steps in doubt until the reach is 1 / sqrt(2) of what it was
-_DOUBTS = 10.0
 
 
 class NaturalState(NamedTuple):
     """What each factor's next step depends on, and how many times a factor's step was shortened."""
 
-    #: of each factor the sum of squared lengths of its gradients, how its reach has grown, how steep its last step was, and how much its
-    #: shortened steps are in doubt, on the last axis
+    #: of each factor the sum of squared lengths of its gradients, its reach, and how steep its last step was, on the last axis
     memory: dict[str, Array]
     #: the last change of lambda
     moves: Lambda
@@ -48,8 +45,7 @@ def natural(eta: float = 5.0, *, reach: float = 0.5) -> optax.GradientTransforma
 
     Args:
         reach: how far a step may move a factor, in the same units. A longer step is shortened to it, and one that leaves
-            the domain of the natural parameters is halved until it is inside. Where the ELBO falls at the end of shortened steps more often
-            than it still rises, which is what noise alone does, the reach falls. While the ELBO still rises at the end of a shortened
+            the domain of the natural parameters is halved until it is inside. While the ELBO still rises at the end of a shortened
             step more than half as steeply along it as at its beginning, a factor's reach doubles, from the third such step
             on; it is `reach` again after a step whose end is lower along it. That of discrete latents does not grow.
 
@@ -72,7 +68,7 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
     def init(params):
         # repeated for all entries of a factor's first parameter: how many these are, a family knows
         sizes = {name: jnp.size(entries[min(entries)]) for name, entries in params.items()}
-        memory = {name: jnp.tile(jnp.array([0.0, 1.0, 0.0, 0.0]), (size, 1)) for name, size in sizes.items()}
+        memory = {name: jnp.tile(jnp.array([0.0, reach, 0.0]), (size, 1)) for name, size in sizes.items()}
         return NaturalState(memory, jax.tree.map(jnp.zeros_like, params), jnp.int32(0))
 
     def update(updates, state, params=None, *, families, **extra_args):
@@ -101,25 +97,20 @@ def _natural(eta: float, reach: float) -> optax.GradientTransformationExtraArgs:
 
 
 def _step(
-    family: AbstractFamily, eta: float, full: float, params: Params, descent: Params, moved: Params, memory: Array
+    family: AbstractFamily, eta: float, reach: float, params: Params, descent: Params, moved: Params, memory: Array
 ) -> tuple[Params, Array, Array]:
     """Step one factor: what to add to its parameters, what its next step depends on, and whether the step was shortened."""
     gradient = jax.tree.map(jnp.negative, descent)
-    before, raw, slope, doubts = memory
+    before, raw, slope = memory
     # where the step before was shortened, how steep the ELBO still is along it; a slope of 0 stands for a whole step
     now = _dot(gradient, moved)
     too_short, too_long = now > slope / 2, now <= 0
-    # noise alone raises doubts more often than not, and so steps that are cut to the reach fall as those of a sum of squares do
-    change = jnp.where(slope > 0, too_long.astype(raw.dtype) - too_short, 0)
-    doubts = jnp.maximum(doubts + change, 0)
-    reach = full / jnp.sqrt(1 + doubts / _DOUBTS)
-    raw = jnp.where(too_long, 1.0, raw)
     if not family.chart.is_discrete:
-        raw = jnp.where((slope > 0) & too_short, 2 * raw, raw)
+        raw = jnp.where((slope > 0) & too_short, 2 * raw, jnp.where(too_long, reach, raw))
     direction = family.natural_gradient(params, gradient)
     length = _length(gradient, direction)
     whole = jnp.minimum(1.0, eta / jnp.sqrt(1 + before))
-    longest = reach * jnp.maximum(raw / _UNUSED, 1.0)
+    longest = jnp.maximum(raw / _UNUSED, reach)
     size = jnp.where(whole * length > longest, longest / length, whole)
     # what grows is how far a location may move: no scale is known from so far away
     of_shape = {name: gradient[name] for name in gradient if name != "loc"}
@@ -141,7 +132,7 @@ def _step(
     # steps of a growing reach are long because the optimum is far, whatever the noise
     squared = jnp.where(longest > reach, 0, jnp.minimum(length, _LONGEST) ** 2)
     slope = jnp.where(size < whole, _dot(gradient, moves), 0)
-    return moves, jnp.stack([before + squared, raw, slope, doubts]), size < whole
+    return moves, jnp.stack([before + squared, raw, slope]), size < whole
 
 
 def _repeat(rows: Array, times: int) -> Array:

@@ -19,7 +19,7 @@ class Settings(NamedTuple):
     """How to fit a model: the keywords of `fit`, with defaults filled in where they do not depend on the model."""
 
     gradient: AbstractGradient | AbstractChoice
-    draws: AbstractDraws | None
+    draws: AbstractDraws
     stops: tuple[AbstractStop, ...]
     optimizer: optax.GradientTransformation | None = None
     batch_size: int | None = None
@@ -40,10 +40,10 @@ class Settings(NamedTuple):
 
 def checked_settings(*, gradient: Any = None, draws: Any = None, stop: Any = None, **others: Any) -> Settings:
     """Fill in the defaults of `fit` and refuse what cannot work, whatever the model."""
-    gradient = gradient or Auto()
+    gradient, draws = gradient or Auto(), draws or MonteCarlo(100)
     if not isinstance(gradient, (AbstractGradient, AbstractChoice)):
         raise TypeError(f"gradient= takes an estimator such as bbvi.Score(), got {gradient!r}")
-    if not isinstance(draws, AbstractDraws | None):
+    if not isinstance(draws, AbstractDraws):
         raise TypeError(f"draws= takes, for example, bbvi.MonteCarlo(100), got {draws!r}")
     stop = (Converged(), Budget(steps=50_000)) if stop is None else stop
     stops = tuple(stop) if isinstance(stop, (list, tuple)) else (stop,)
@@ -54,7 +54,7 @@ def checked_settings(*, gradient: Any = None, draws: Any = None, stop: Any = Non
             )
     if not stops:
         raise ValueError("stop=[] would never stop; give at least one rule")
-    gradient.check(draws or MonteCarlo(100))
+    gradient.check(draws)
     restarts = others.get("restarts")
     if restarts is not None and (
         isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1

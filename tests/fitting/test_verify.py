@@ -1,5 +1,7 @@
 """A claim of convergence is verified: ridges, discrete factors that gave up values, and biased gradients do not pass."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +162,12 @@ class Noisy:
     def __init__(self, seed, left, bias=0.0):
         self.left, self.bias, self.seed = left, bias, seed
 
+    def looking_closer(self):
+        return contextlib.nullcontext()
+
+    def seen(self, direction):
+        return probe.Gain(0.0, 0.0)
+
     def gradient(self, at, steps, *words):
         self.left -= steps
         return np.zeros_like(at)
@@ -200,21 +208,21 @@ def steps_of_verification(monkeypatch, model, data=None, **kwargs):
     return bbvi.fit(model, data, **kwargs), sum(made)
 
 
-@pytest.mark.parametrize("rho, d, claims", [(0.0, 2, 1), (0.9, 5, 1), (0.999, 5, 2)])
-def test_where_steps_are_dear_a_verification_takes_no_more_of_them_than_the_fit(monkeypatch, rho, d, claims):
+@pytest.mark.parametrize("rho, d", [(0.0, 2), (0.9, 5), (0.999, 5)])
+def test_where_steps_are_dear_a_verification_takes_no_more_of_them_than_the_fit(monkeypatch, rho, d):
     monkeypatch.setattr(verify, "_NUMBERS", 0)
     model, data = ridge(rho, d)
     posterior, made = steps_of_verification(monkeypatch, model, data)
     assert posterior.converged
     assert gap_of_ridge(posterior, data) < 0.05
-    # of the steps made until a claim: the first as many, the second half as many
-    assert 0.3 * len(posterior.history) < made <= sum(1 / (1 + k) for k in range(claims)) * len(posterior.history)
+    assert 0.3 * len(posterior.history) < made <= len(posterior.history)
 
 
-def test_where_steps_cost_little_some_are_spent_on_every_claim(monkeypatch):
-    model, data = ridge(0.0, 2)
-    posterior, made = steps_of_verification(monkeypatch, model, data)
-    assert len(posterior.history) < 200 and 500 < made <= 1500
+def test_where_steps_cost_little_a_suspicion_takes_more_of_them_than_a_claim_that_nothing_speaks_against(monkeypatch):
+    posterior, made = steps_of_verification(monkeypatch, *ridge(0.0, 2))
+    assert made <= len(posterior.history) < 200
+    posterior, made = steps_of_verification(monkeypatch, *ridge(0.999, 5))
+    assert len(posterior.history) < 500 < made <= 3 * 1500
 
 
 def loop_of(log_joint, **latents):
@@ -234,4 +242,4 @@ def test_what_a_step_costs_is_counted():
     assert small.work() < 100 * 200
     assert 100 * 10_000 < rows.work() < 100 * 30_000
     assert series.work() > 100 * 10 * 10_000
-    assert [verify.allowance(loop, 106) for loop in (small, series)] == [1500, 106]
+    assert [verify.allowance(loop, 106) for loop in (small, series)] == [(106, 1394), (106, 0)]

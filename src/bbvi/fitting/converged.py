@@ -58,6 +58,12 @@ class Averages(eqx.Module):
     #: of each parameter its latent and the number of its columns
     columns: tuple[tuple[str, int], ...] = eqx.field(static=True)
 
+    @property
+    def variance(self) -> Float[Array, "*rows columns"]:
+        """The squared standard error of the averaged gradient, whose weights' squares sum to (power + 1)**2 / (2 power + 1) / steps."""
+        share = (_POWER + 1) ** 2 / (2 * _POWER + 1) / self.steps[..., None]
+        return share.clip(max=1) * self.noise
+
     def by_latent(self, values: Float[Array, "... columns"]) -> Float[Array, "... latents"]:
         """Sum over the columns of each latent; neighbours of one size are summed together."""
         sizes: dict[str, int] = collections.Counter()
@@ -238,8 +244,6 @@ def _follow(averages: Averages, *trees: Any) -> Averages:
 def _distances(averages: Averages) -> Float[Array, "3 *rows columns"]:
     """Return (mean(g)**2 + se(g)**2) / F, whether it is known, and the gain of drifting on, for each parameter."""
     mean, fisher = averages.gradient, averages.fisher
-    # the sum of squared weights of the average is (power + 1)**2 / (2 power + 1) / count
-    share = jnp.minimum((_POWER + 1) ** 2 / (2 * _POWER + 1) / averages.steps[..., None], 1)
     known = fisher > 0
-    ratio = jnp.where(known, (mean**2 + share * averages.noise) / jnp.where(known, fisher, 1), 0)
+    ratio = jnp.where(known, (mean**2 + averages.variance) / jnp.where(known, fisher, 1), 0)
     return jnp.stack([ratio, known.astype(ratio.dtype), _AHEAD * mean * (averages.late - averages.params)])

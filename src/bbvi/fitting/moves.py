@@ -41,7 +41,7 @@ def undecided_until_settled(probe: Probe) -> Params | None:
 def flipped(probe: Probe, *, number: int) -> Params | None:
     """Give the next value to the factor that is the least sure but this many, and run on; None if there are no more."""
     found = []
-    for part, name, latent in _discrete(probe):
+    for part, name, latent in discrete_latents(probe):
         p = probabilities(latent, probe.origin[part][name])
         if p is not None and latent.family.chart.values() is not None and not has_components(latent):
             top = p.max(-1)
@@ -65,7 +65,7 @@ def parted(probe: Probe, *, number: int) -> Params | None:
     This is the split with so many better ones before it; None if there are no more.
     """
     found = []
-    for part, name, latent in _discrete(probe):
+    for part, name, latent in discrete_latents(probe):
         if has_components(latent) and (p := probabilities(latent, probe.origin[part][name])) is not None:
             found += [(rank, part, name, split.values) for rank, split in enumerate(find_splits(p))]
     if len(found) <= number:
@@ -88,7 +88,7 @@ MOVES: tuple[Callable[[Probe], Params | None], ...] = (
 )
 
 
-def _discrete(probe: Probe) -> list[tuple[str, str, Latent]]:
+def discrete_latents(probe: Probe) -> list[tuple[str, str, Latent]]:
     """List the discrete latents that are fitted."""
     latents = probe.fit.loop.analysis.problem.latents
     found = [(part, name, latents[name]) for part, own in probe.fisher.items() for name in own]
@@ -96,13 +96,15 @@ def _discrete(probe: Probe) -> list[tuple[str, str, Latent]]:
 
 
 def _has_others(probe: Probe) -> bool:
-    return len([1 for *_, x in _discrete(probe) if x.family.chart.is_discrete]) < sum(map(len, probe.fisher.values()))
+    return len([1 for *_, x in discrete_latents(probe) if x.family.chart.is_discrete]) < sum(
+        map(len, probe.fisher.values())
+    )
 
 
 def _opened(probe: Probe) -> Params | None:
     """Return the origin with discrete factors that have given up other values undecided; None if none has."""
     moved, any_moved = dict(probe.origin), False
-    for part, name, latent in _discrete(probe):
+    for part, name, latent in discrete_latents(probe):
         if (new := _undecided_rows(latent, probe.origin[part][name], probe.fisher[part][name])) is not None:
             moved[part], any_moved = moved[part] | {name: new}, True
     return moved if any_moved else None

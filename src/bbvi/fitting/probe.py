@@ -1,6 +1,8 @@
 """Look at a lambda and at others around it: gradients and ELBOs on common random numbers, by the compiled steps of a fit."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +40,7 @@ class Fit(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """A difference of two ELBOs and its standard error."""
+    """A difference of two ELBOs, or a slope, and its standard error."""
 
     mean: float
     error: float
@@ -54,18 +56,34 @@ def gain_of(differences: np.ndarray) -> Gain:
 class Probe:
     """Estimates at lambdas around one, the origin, by steps that do not move; `left` is how many may still be made.
 
+    For each suspicion as many more may be made as the `reserve` has.
+
     A lambda is given by a vector: how far each parameter is from the origin, in units of 1 / sqrt(Fisher information), which
     for the location of a Normal is its standard deviation. `words` name the random numbers.
     """
 
-    def __init__(self, fit: Fit, state: State, origin: Params, *, left: int):
-        self.fit, self.origin, self.left = fit, origin, left
+    def __init__(self, fit: Fit, state: State, origin: Params, *, left: int, reserve: int = 0):
+        self.fit, self.origin, self.left, self.reserve = fit, origin, left, reserve
         self._still = fit.loop.init(state.params)._replace(optimizer=state.optimizer, draws=state.draws)
         self._number, self.watch = next((i, x) for i, x in enumerate(fit.loop.stops) if isinstance(x, Converged))
-        #: how many steps an estimate takes, and a run that settles
-        most = max(_LEAST_STEPS, -(-_LEAST_DRAWS // fit.loop.draws.num))
-        self.steps = max(_FEWEST, min(most, left // _ESTIMATES))
-        self.settle = max(_FEWEST, min(_SETTLE, left // _RUNS))
+        self._along_the_way = state.stops[self._number]
+        self._plan()
+
+    def _plan(self) -> None:
+        """Share out the steps: to an estimate, and to a run that settles."""
+        most = max(_LEAST_STEPS, -(-_LEAST_DRAWS // self.fit.loop.draws.num))
+        self.steps = max(_FEWEST, min(most, self.left // _ESTIMATES))
+        self.settle = max(_FEWEST, min(_SETTLE, self.left // _RUNS))
+
+    @contextlib.contextmanager
+    def looking_closer(self) -> Iterator[bool]:
+        """Take steps of the reserve first, because something is suspected; tell whether there are any."""
+        left, lent = self.left, self.reserve
+        self.left, self.reserve = left + lent, 0
+        self._plan()
+        yield lent > 0
+        self.left, self.reserve = min(left, self.left), lent
+        self._plan()
 
     @functools.cached_property
     def fisher(self) -> Params:
@@ -110,6 +128,11 @@ class Probe:
         """Compare the ELBOs of two lambdas on the same draws."""
         return gain_of(self._run(params, steps, *words)[1] - self._run(other, steps, *words)[1])
 
+    def seen(self, direction: np.ndarray) -> Gain:
+        """Return the slope along a direction, and its standard error, as the averages of the run have it."""
+        mean, variance = (self._fitted(self._by_part(self._along_the_way, what)) for what in ("gradient", "variance"))
+        return Gain(float(direction @ (self.unit * mean)), float(np.sqrt(direction**2 @ (self.unit**2 * variance))))
+
     def moved(self, at: np.ndarray) -> Params:
         """Return the lambda at a vector."""
         leaves, structure = jax.tree.flatten({part: self.origin[part] for part in self._parts})
@@ -134,9 +157,11 @@ class Probe:
         return _vector({part: params[part] for part in self._parts})
 
     def _averages(self, what: str, params: Params, steps: int, *words: str | int) -> Params:
-        averages = on_host(self._run(params, steps, *words)[0].stops[self._number])
-        pairs = (("globals", averages.globals), ("locals", averages.rows))
-        return {part: shaped(getattr(own, what), params[part]) if own.columns else {} for part, own in pairs}
+        return self._by_part(self._run(params, steps, *words)[0].stops[self._number], what)
+
+    def _by_part(self, averages: Any, what: str) -> Params:
+        pairs = [(part, on_host(own)) for part, own in (("globals", averages.globals), ("locals", averages.rows))]
+        return {part: shaped(getattr(own, what), self.origin[part]) if own.columns else {} for part, own in pairs}
 
     def _run(
         self, params: Params, steps: int, *words: str | int, moving: bool = False, waits: bool = False

@@ -279,19 +279,17 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
             average = run.settings.stops[end.rule].average(state.stops[end.rule], state.params)
             state = state if average is None else state._replace(params=average)
         return end, run, state
-    rule, loop, refuted = run.settings.stops[end.rule], run.loop, int(state.refuted)
-    fit = Fit(loop, fold(run.key, "verify", refuted), run.data, run.groups)
-    left = allowance(loop, int(state.step) // (1 + refuted))
+    rule, loop, claimed = run.settings.stops[end.rule], run.loop, int(state.claimed)
+    fit = Fit(loop, fold(run.key, "verify", claimed), run.data, run.groups)
     with _keeping_posterior(run, state, history):
-        params, left = candidate(fit, state, end.rule, left=left)
-        found = verify(fit, state, params, left=left)
+        probe = candidate(fit, state, end.rule, allowance(loop, int(state.step) - claimed))
+        params, found = probe.origin, verify(probe)
         loop.analysis.problem.raise_failure()
     if found.better is None and not found.biased:
         if (own := rule.goes_on_verified(state.stops[end.rule])) is None:
             return end, run, state._replace(params=params)
         stops = (*state.stops[: end.rule], own, *state.stops[end.rule + 1 :])
-        fired, more = jax.device_put((np.int32(-1), np.int32(refuted + 1)))
-        return None, run, state._replace(stops=stops, fired=fired, refuted=more)
+        return None, run, state._replace(stops=stops, fired=jax.device_put(np.int32(-1)), claimed=jnp.copy(state.step))
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:
         going = _by_score(run, found.biased)
@@ -300,7 +298,7 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
     if found.biased:
         warnings.warn(f"{words}. The fit goes on with Score() there", RuntimeWarning, stacklevel=2)
     fresh = going.loop.init(params if found.better is None else found.better)
-    state = fresh._replace(optimizer=state.optimizer, step=state.step, refuted=state.refuted + 1)
+    state = fresh._replace(optimizer=state.optimizer, step=state.step, claimed=jnp.copy(state.step))
     return _end(going, state, began), going, state
 
 

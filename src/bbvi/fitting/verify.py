@@ -8,30 +8,36 @@ For the third, slopes of the ELBO by differences of its values, which no path or
 Spall 1992), are compared with the estimated gradient.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bbvi.fitting.converged import toward
 from bbvi.fitting.loop import Loop
-from bbvi.fitting.moves import MOVES
+from bbvi.fitting.moves import MOVES, discrete_latents
 from bbvi.fitting.probe import Fit, Gain, Params, Probe, gain_of
 from bbvi.fitting.state import State
 
 _VECTORS, _RIDGES, _FLAT = 120, 5, 0.3  # of the Krylov space; climbed at most; curvature, where 1 is that of no ridge
+_WORTH = 0.25  # of the gain that refutes a claim, what a ridge may bring for it to be climbed
 _GROUPS_TO_COMPARE = 500
 _APART = 0.1  # of a difference that slopes or curvature are taken from, in sds of q
 _FARTHEST = 1e6
-_BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _FEWEST_STEPS, _MOST_STEPS = 8, 3, 2, 3, 3, 100
-_LEAST_LOOK = 3 * _BLOCKS * _FEWEST_STEPS * _DIRECTIONS  # steps: a first look at one group of latents
+_BLOCKS, _GROUPS, _DIRECTIONS, _LOOKS, _MORE, _MOST_STEPS = 8, 3, 2, 4, 4, 100
+_LEAST_LOOK = 2 * _BLOCKS * _DIRECTIONS  # steps: a first look at one group of latents
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
-#: steps that a verification takes where they cost little, numbers that may be computed for these, of the order of a few
-#: seconds' work, and steps of opaque functions below which there is none
+#: steps that a suspicion may take where they cost little, numbers that may be computed for these, of the order of a few
+#: seconds' work, and steps of opaque functions below which nothing is verified
 _STEPS, _NUMBERS, _FEWEST_CALLS = 1500, 1e9, 400
+
+
+#: a direction, and the curvature along it
+Ridge = tuple[np.ndarray, float]
 
 
 class Finding(NamedTuple):
@@ -49,59 +55,97 @@ class Finding(NamedTuple):
         return f"another lambda was found whose ELBO is higher by {self.gain.mean:.2g} nat"
 
 
-def allowance(loop: Loop, made: int) -> int:
-    """Return how many steps a verification may take: no more than the fit made, but where they cost little some at the least."""
+class Allowance(NamedTuple):
+    """How many steps a verification may take: as many as the fit has made since the last one, and more where something is suspected."""
+
+    left: int
+    reserve: int
+
+
+def allowance(loop: Loop, made: int) -> Allowance:
+    """Allow as many steps as the fit has made, and a suspicion some at the least where they cost little."""
     if loop.analysis.problem.opaque:
-        return made if made >= _FEWEST_CALLS else 0
-    return max(made, int(min(_STEPS, _NUMBERS / loop.work())))
+        return Allowance(made if made >= _FEWEST_CALLS else 0, 0)
+    return Allowance(made, max(0, int(min(_STEPS, _NUMBERS / loop.work())) - made))
 
 
-def candidate(fit: Fit, state: State, number: int, *, left: int) -> tuple[Params, int]:
-    """Return the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda.
-
-    Return also how many of the steps are left.
-    """
+def candidate(fit: Fit, state: State, number: int, allowed: Allowance) -> Probe:
+    """Return a probe around the average that the rule proposes, unless its ELBO on common draws is clearly below that of the last lambda."""
     loop, params = fit.loop, state.params
     if (average := loop.stops[number].average(state.stops[number], params)) is None:
-        return params, left
+        return Probe(fit, state, params, **allowed._asdict())
     if not loop.analysis.fit_globals:
         average["globals"] = params["globals"]
-    probe = Probe(fit, state, average, left=left)
+    probe = Probe(fit, state, average, **allowed._asdict())
     steps = probe.steps
     if fit.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(fit.groups)) / loop.batch_size))
     gain = probe.compare(average, params, steps, "candidate")
-    return (average if gain.mean > -2 * gain.error else params), probe.left
+    if gain.mean > -2 * gain.error:
+        return probe
+    return Probe(fit, state, params, left=probe.left, reserve=probe.reserve)
 
 
-def verify(fit: Fit, state: State, params: Params, *, left: int) -> Finding:
-    """Challenge a lambda in about `left` steps."""
-    probe = Probe(fit, state, params, left=left)
-    most = probe.watch.most_gain(fit.loop.analysis.problem.num_groups, fit.loop.batch_size)
-    for challenger in (*MOVES, _top_of_ridges):
-        there = challenger(probe) if probe.left >= 2 * probe.settle + 4 * probe.steps else None
-        if there is None:
-            continue
-        found = probe.compare(there, params, 2 * probe.steps, "fresh")
-        if found.mean > max(most, 3 * found.error):
-            return Finding(there, found)
+def verify(probe: Probe) -> Finding:
+    """Challenge the lambda that a probe is around, within the steps it has left.
+
+    Discrete factors may always have given up a value that nothing shows, and after a few steps nothing is known: these are
+    suspected from the start.
+    """
+    if probe.left <= 0:
+        return Finding()
+    suspect = discrete_latents(probe) or not _can_challenge(probe)
+    with probe.looking_closer() if suspect else contextlib.nullcontext():
+        return _challenged(probe)
+
+
+def _challenged(probe: Probe) -> Finding:
+    for challenger in MOVES:
+        if (found := _winner(probe, challenger)) is not None:
+            return found
+    ridges = _ridges(probe) if _can_challenge(probe) and probe.unit.any() else []
+    if any(_may_bring(probe, *ridge) > _WORTH * _least_gain(probe) for ridge in ridges):
+        with probe.looking_closer() as with_more:
+            again = _ridges(probe) if with_more else ridges
+            if (found := _winner(probe, lambda probe: _top_of_ridges(probe, again))) is not None:
+                return found
     return Finding(biased=_biased(probe) if probe.left >= _LEAST_LOOK else ())
 
 
-def _top_of_ridges(probe: Probe) -> Params | None:
+def _can_challenge(probe: Probe) -> bool:
+    return probe.left >= 2 * probe.settle + 4 * probe.steps
+
+
+def _winner(probe: Probe, challenger: Callable[[Probe], Params | None]) -> Finding | None:
+    """Return where a challenger leads, if its ELBO on fresh draws is clearly higher."""
+    if not _can_challenge(probe) or (there := challenger(probe)) is None:
+        return None
+    found = probe.compare(there, probe.origin, 2 * probe.steps, "fresh")
+    return Finding(there, found) if found.mean > max(_least_gain(probe), 3 * found.error) else None
+
+
+def _may_bring(probe: Probe, direction: np.ndarray, bend: float) -> float:
+    """Bound what the top of a ridge may be above here, by the slope that the run has seen."""
+    slope = probe.seen(direction)
+    return (slope.mean**2 + slope.error**2) / (2 * bend) if bend else math.inf
+
+
+def _least_gain(probe: Probe) -> float:
+    return probe.watch.most_gain(probe.fit.loop.analysis.problem.num_groups, probe.fit.loop.batch_size)
+
+
+def _top_of_ridges(probe: Probe, ridges: list[Ridge]) -> Params | None:
     """Climb along the directions of least curvature, one after the other."""
     at = np.zeros_like(probe.unit)
-    if not probe.unit.any():
-        return None
-    for number, direction in enumerate(_ridges(probe)):
+    for number, (direction, _) in enumerate(ridges):
         if probe.left < 10 * probe.steps:
             break
         at = at + _climb(probe, at, direction, number) * direction
     return probe.moved(at) if at.any() else None
 
 
-def _ridges(probe: Probe) -> list[np.ndarray]:
-    """Return directions of little curvature, by Arnoldi's method with differences of the gradient on common draws.
+def _ridges(probe: Probe) -> list[Ridge]:
+    """Return directions of little curvature, with it, by Arnoldi's method with differences of the gradient on common draws.
 
     Two runs on the same random numbers from lambdas apart come together, first where the ELBO is steep; the difference that is
     left is where the method begins.
@@ -126,7 +170,8 @@ def _ridges(probe: Probe) -> list[np.ndarray]:
     # not symmetric on few draws: a path's gradient is that of no function
     values, vectors = np.linalg.eig(basis @ np.stack(images).T)
     slow = [i for i in np.argsort(np.abs(values)) if abs(values[i]) < _FLAT]
-    return [along / np.linalg.norm(along) for i in slow[:_RIDGES] if (along := vectors[:, i].real @ basis).any()]
+    along = [(vectors[:, i].real @ basis, abs(values[i])) for i in slow[:_RIDGES]]
+    return [(direction / np.linalg.norm(direction), bend) for direction, bend in along if direction.any()]
 
 
 def _climb(probe: Probe, at: np.ndarray, direction: np.ndarray, number: int) -> float:
@@ -143,7 +188,7 @@ def _climb(probe: Probe, at: np.ndarray, direction: np.ndarray, number: int) -> 
     while True:
         up, down = seen[far], seen[-far] = gain(far), gain(-far)
         bend, rise = -(up.mean + down.mean), up.mean - down.mean
-        if (bend > 0.1 and 2 * bend > abs(rise)) or far > _FARTHEST or probe.left < 4 * probe.steps:
+        if (bend > 0.1 and 2 * bend > abs(rise)) or far > _FARTHEST or probe.left < 7 * probe.steps:
             break
         far *= 3
     if np.isfinite(bend) and bend > 0:
@@ -162,35 +207,54 @@ def _biased(probe: Probe, among: Sequence[str] | None = None) -> tuple[str, ...]
     for group in np.array_split(latents, min(affordable, len(latents))) if latents else ():
         own = np.isin(names, group) & (probe.unit > 0)
         if any(_disagrees(probe, own, number) for number in range(_DIRECTIONS)):
-            found += group.tolist() if len(group) == 1 else _biased(probe, group.tolist()) or group.tolist()
+            with probe.looking_closer():
+                found += group.tolist() if len(group) == 1 else _biased(probe, group.tolist()) or group.tolist()
     return tuple(found)
 
 
 def _disagrees(probe: Probe, own: np.ndarray, number: int) -> bool:
     """Tell whether slopes along a random direction of some parameters disagree, and no less so when differences are halved.
 
-    A suspicion is looked at with more draws, as far as steps are left, until it is gone or has been clear twice: of so few
-    blocks the error is itself uncertain, and one look among many is beyond five errors by chance.
+    In the first look the gradient is what the run has seen of it. A suspicion is looked at with more draws, on the same for both, as
+    far as steps are left, until it is gone or has been clear twice: of so few blocks the error is itself uncertain, and one look
+    among many is beyond five errors by chance.
     """
     direction = np.random.default_rng(number).normal(size=len(own)) * own
     direction /= np.linalg.norm(direction)
-    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, probe.left // (3 * _BLOCKS * _GROUPS * _DIRECTIONS)))
+    steps = max(1, min(_MOST_STEPS, probe.left // (_LEAST_LOOK * _GROUPS)))
+    if probe.left < 2 * _BLOCKS * steps:
+        return False
+    slopes = [probe.seen(direction).mean] * _BLOCKS
+    if not _is_suspect(_disagreement(probe, direction, steps, _APART, number, 0, slopes=slopes)[1]):
+        return False
+    with probe.looking_closer():
+        return _is_confirmed(probe, direction, number)
+
+
+def _is_confirmed(probe: Probe, direction: np.ndarray, number: int) -> bool:
+    """Look at a suspicion with ever more draws, and by differences of half the size; at first with what leaves enough for another look."""
     clear: list[float] = []
-    for more in range(_LOOKS):
-        affordable = min(steps * 4**more, probe.left // (5 * _BLOCKS))
-        if affordable < _FEWEST_STEPS:
+    steps = max(1, probe.left // (5 * _BLOCKS * (1 + _MORE)))
+    for more in range(1, _LOOKS):
+        steps = min(steps, probe.left // (5 * _BLOCKS))
+        if steps < 1:
             break
-        slopes, wide = _disagreement(probe, direction, affordable, _APART, number, more)
+        slopes, wide = _disagreement(probe, direction, steps, _APART, number, more)
         if _is_clear(wide):
-            _, narrow = _disagreement(probe, direction, affordable, _APART / 2, number, more, slopes=slopes)
+            _, narrow = _disagreement(probe, direction, steps, _APART / 2, number, more, slopes=slopes)
             if abs(narrow.mean) <= abs(wide.mean) / 2:
                 break
             clear += [np.sign(wide.mean)] if _is_clear(narrow) else []
             if clear and clear.count(clear[-1]) == 2:
                 return True
-        elif abs(wide.mean) <= _ERRORS / 2 * wide.error:
+        elif not _is_suspect(wide):
             break
+        steps *= _MORE
     return False
+
+
+def _is_suspect(disagreement: Gain) -> bool:
+    return abs(disagreement.mean) > _ERRORS / 2 * disagreement.error
 
 
 def _is_clear(disagreement: Gain) -> bool:

@@ -394,6 +394,38 @@ def test_a_checkpoint_that_cannot_be_written_does_not_lose_the_fit(tmp_path, mon
     assert os.listdir(tmp_path) == []
 
 
+def test_a_folder_that_may_not_be_written_to_is_noticed_at_the_call(tmp_path, monkeypatch):
+    tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):  # as root may
+        monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    try:
+        with pytest.raises(OSError, match="does not exist or cannot be written to"):
+            run(tmp_path / "state.npz", steps=2)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_limit_on_the_size_of_files_does_not_lose_the_fit(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    path, save, limits = tmp_path / "state.npz", Checkpoint.save, resource.getrlimit(resource.RLIMIT_FSIZE)
+    run(path, steps=5)
+    before = path.read_bytes()
+
+    def limited(*arguments):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            save(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", limited)
+        with pytest.warns(RuntimeWarning, match="state.npz could not be written: .*The fit goes on"):
+            posterior = run(path, steps=20)
+    assert_same_run(posterior, run(steps=20))
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["state.npz"]
+
+
 def test_a_second_process_on_the_same_path_is_refused(tmp_path):
     first = bbvi.iterate(model(), Y, stop=bbvi.Budget(steps=100), checkpoint=tmp_path / "state.npz")
     next(first)

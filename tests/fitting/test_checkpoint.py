@@ -312,6 +312,17 @@ class Rows:
         return self.values[indices]
 
 
+class Named(Rows):
+    """A source that tells its contents by a name, and of which no row is looked at by chance."""
+
+    def __init__(self, name):
+        super().__init__(np.zeros(100_000, np.float32))
+        self.name = name
+
+    def identity(self):
+        return self.name
+
+
 def normal(width):
     return bbvi.Model(lambda z, y: -0.5 * (z["t"] / width) ** 2 - 0.5 * ((y - z["t"]) ** 2).sum(), t=bbvi.real())
 
@@ -360,6 +371,8 @@ FUNCTIONS = {
     "an object in the data": (with_object, {"y": Y, "how": 1.0}, {"y": Y, "how": 2.0}),
     "a likelihood of groups": (by_rows, Y, Y),
     "a stream": (lambda _: by_rows(1.0), Rows(Y), Rows(np.where(np.arange(len(Y)) == len(Y) - 1, 9.0, Y))),
+    "any row of a short stream": (lambda _: by_rows(1.0), Rows(Y), Rows(np.where(np.arange(len(Y)) == 1, 9.0, Y))),
+    "a stream that says what it is": (lambda _: by_rows(1.0), Named("monday"), Named("tuesday")),
 }
 
 
@@ -370,7 +383,9 @@ def test_another_function_on_the_same_path_is_refused(tmp_path, name):
     first = bbvi.fit(make(1.0), data, **settings)
     again = bbvi.fit(make(1.0), data, **settings)
     jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
-    with pytest.raises(ValueError, match="belongs to a run with another (log joint|data).* or give another path"):
+    with pytest.raises(
+        ValueError, match="belongs to a run with another (log joint|data|source).* or give another path"
+    ):
         bbvi.fit(make(2.0), other, **settings)
 
 

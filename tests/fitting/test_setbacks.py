@@ -132,6 +132,11 @@ def topics(z, words):
     }
 
 
+def corners(*shape):
+    """A Dirichlet whose draws are 0 in single precision but for an entry or two."""
+    return {"mean": np.full(shape, 1 / shape[-1]), "concentration": np.full(shape[:-1], 0.01 * shape[-1])}
+
+
 def shares(z, counts):
     return dist.Dirichlet(jnp.full(30, 0.1)).log_prob(z["p"]) + dist.Multinomial(20, z["p"]).log_prob(counts)
 
@@ -159,8 +164,8 @@ def hunted(z, seen):
 @pytest.mark.parametrize(
     ("log_joint", "latents", "data"),
     [
-        (topics, {"topics": bbvi.simplex(6, 2), "shares": bbvi.simplex(2, 3), "topic": bbvi.categorical(2, 3, 5)}, WORDS),
-        (shares, {"p": bbvi.simplex(30)}, COUNTS),
+        (topics, {"topics": bbvi.simplex(6, 2, init=corners(2, 6)), "shares": bbvi.simplex(2, 3, init=corners(3, 2)), "topic": bbvi.categorical(2, 3, 5)}, WORDS),
+        (shares, {"p": bbvi.simplex(30, init=corners(30))}, COUNTS),
         (hunted, {"rates": bbvi.positive(4)}, np.asarray(predators(jnp.array([0.5, 0.2, 0.1, 0.5])))),
     ],
 )  # fmt: skip

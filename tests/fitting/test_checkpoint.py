@@ -312,6 +312,17 @@ class Rows:
         return self.values[indices]
 
 
+class Named(Rows):
+    """A source that tells its contents by a name, and of which no row is looked at by chance."""
+
+    def __init__(self, name):
+        super().__init__(np.zeros(100_000, np.float32))
+        self.name = name
+
+    def identity(self):
+        return self.name
+
+
 def normal(width):
     return bbvi.Model(lambda z, y: -0.5 * (z["t"] / width) ** 2 - 0.5 * ((y - z["t"]) ** 2).sum(), t=bbvi.real())
 
@@ -360,6 +371,8 @@ FUNCTIONS = {
     "an object in the data": (with_object, {"y": Y, "how": 1.0}, {"y": Y, "how": 2.0}),
     "a likelihood of groups": (by_rows, Y, Y),
     "a stream": (lambda _: by_rows(1.0), Rows(Y), Rows(np.where(np.arange(len(Y)) == len(Y) - 1, 9.0, Y))),
+    "any row of a short stream": (lambda _: by_rows(1.0), Rows(Y), Rows(np.where(np.arange(len(Y)) == 1, 9.0, Y))),
+    "a stream that says what it is": (lambda _: by_rows(1.0), Named("monday"), Named("tuesday")),
 }
 
 
@@ -370,7 +383,9 @@ def test_another_function_on_the_same_path_is_refused(tmp_path, name):
     first = bbvi.fit(make(1.0), data, **settings)
     again = bbvi.fit(make(1.0), data, **settings)
     jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
-    with pytest.raises(ValueError, match="belongs to a run with another (log joint|data).* or give another path"):
+    with pytest.raises(
+        ValueError, match="belongs to a run with another (log joint|data|source).* or give another path"
+    ):
         bbvi.fit(make(2.0), other, **settings)
 
 
@@ -392,6 +407,38 @@ def test_a_checkpoint_that_cannot_be_written_does_not_lose_the_fit(tmp_path, mon
             posterior = run(tmp_path / "state.npz", steps=20)
     assert_same_run(posterior, run(steps=20))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_may_not_be_written_to_is_noticed_at_the_call(tmp_path, monkeypatch):
+    tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):  # as root may
+        monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    try:
+        with pytest.raises(OSError, match="does not exist or cannot be written to"):
+            run(tmp_path / "state.npz", steps=2)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_limit_on_the_size_of_files_does_not_lose_the_fit(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    path, save, limits = tmp_path / "state.npz", Checkpoint.save, resource.getrlimit(resource.RLIMIT_FSIZE)
+    run(path, steps=5)
+    before = path.read_bytes()
+
+    def limited(*arguments):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            save(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", limited)
+        with pytest.warns(RuntimeWarning, match="state.npz could not be written: .*The fit goes on"):
+            posterior = run(path, steps=20)
+    assert_same_run(posterior, run(steps=20))
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["state.npz"]
 
 
 def test_a_second_process_on_the_same_path_is_refused(tmp_path):

@@ -115,3 +115,64 @@ def test_an_opaque_function_that_returns_nan_is_set_back():
     model = bbvi.Model(bbvi.opaque(log_joint), x=bbvi.real(init={"loc": 1.0, "scale": 0.5}))
     posterior = bbvi.fit(model, draws=bbvi.MonteCarlo(20), stop=bbvi.Budget(steps=60))
     assert posterior.outcome is bbvi.Outcome.BUDGET and np.isfinite(posterior.mean()["x"])
+
+
+WORDS = np.random.default_rng(0).integers(0, 6, (3, 5))
+COUNTS = np.r_[np.zeros(27), 5, 5, 10].astype(np.float32)
+
+
+def topics(z, words):
+    """Explicit assignments, and sparse priors: a share that underflows to 0 has a logarithm of -inf."""
+    documents = jnp.arange(len(words))[:, None]
+    return {
+        "topics": dist.Dirichlet(jnp.full(6, 0.1)).log_prob(z["topics"]),
+        "shares": dist.Dirichlet(jnp.full(2, 0.1)).log_prob(z["shares"]),
+        "topic": jnp.log(z["shares"])[documents, z["topic"]],
+        "words": jnp.log(z["topics"])[z["topic"], words],
+    }
+
+
+def corners(*shape):
+    """A Dirichlet whose draws are 0 in single precision but for an entry or two."""
+    return {"mean": np.full(shape, 1 / shape[-1]), "concentration": np.full(shape[:-1], 0.01 * shape[-1])}
+
+
+def shares(z, counts):
+    return dist.Dirichlet(jnp.full(30, 0.1)).log_prob(z["p"]) + dist.Multinomial(20, z["p"]).log_prob(counts)
+
+
+def predators(rates, steps=30):
+    """Lotka and Volterra's equations by steps that are far too long for most rates: the first draws overflow."""
+
+    def step(state, _):
+        prey, hunters = state
+        prey, hunters = (
+            prey + 0.5 * (rates[0] * prey - rates[1] * prey * hunters),
+            hunters + 0.5 * (rates[2] * prey * hunters - rates[3] * hunters),
+        )
+        return (prey, hunters), jnp.stack([prey, hunters])
+
+    return jax.lax.scan(step, (jnp.float32(3.0), jnp.float32(1.0)), None, length=steps)[1]
+
+
+def hunted(z, seen):
+    prior = dist.LogNormal(0, 1).log_prob(z["rates"]).sum()
+    return prior + dist.LogNormal(jnp.log(predators(z["rates"])), 0.3).log_prob(seen).sum()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("log_joint", "latents", "data"),
+    [
+        (topics, {"topics": bbvi.simplex(6, 2, init=corners(2, 6)), "shares": bbvi.simplex(2, 3, init=corners(3, 2)), "topic": bbvi.categorical(2, 3, 5)}, WORDS),
+        (shares, {"p": bbvi.simplex(30, init=corners(30))}, COUNTS),
+        (hunted, {"rates": bbvi.positive(4)}, np.asarray(predators(jnp.array([0.5, 0.2, 0.1, 0.5])))),
+    ],
+)  # fmt: skip
+def test_models_that_overflow_at_their_first_draws_are_fitted(log_joint, latents, data):
+    model = bbvi.Model(log_joint, joint=(), **latents)
+    posterior = bbvi.fit(model, data, stop=bbvi.Budget(steps=60), restarts=1)
+    elbo = posterior.history["elbo"][posterior.history["setbacks"] == 0]
+    assert posterior.outcome is bbvi.Outcome.BUDGET and len(elbo) > 30
+    assert np.isfinite(elbo).all() and elbo.iloc[-10:].mean() > elbo.iloc[:10].mean()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(posterior.params))

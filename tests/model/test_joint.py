@@ -191,6 +191,12 @@ def test_a_sampler_moves_each_latent_of_a_block_on_its_own():
         (5, r'joint= takes a list of tuples of names, such as \[\("mu", "tau"\)\], got 5'),
         ([Block(("mu", "tau"), 2)], "at most 1 can be parents"),
         ([Block(("mu", "tau"), 1, 0)], "and those in the core; got 1, 0"),
+        (
+            [Block(("tau", "mu"), 1, skewed=True)],
+            "skewed=True is for numbers with bounds, and .* has none beside parents",
+        ),
+        ([Block(("mu", "tau"), 0, 1, skewed=True)], "skewed=True is for a dense block, and .* has a core"),
+        ([Block(("mu",), forest=(-1,), skewed=True)], "skewed=True is for a dense block, and .* has a forest"),
     ],
 )
 def test_a_block_that_cannot_be_is_refused(joint, message):

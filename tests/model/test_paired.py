@@ -238,8 +238,9 @@ def test_a_start_at_values_is_that_of_the_members():
         ([("g", "b"), ("h", "b")], "a latent is in one block at the most"),
         (
             [Block(("g", "b"), 1)],
-            r"\('g', 'b'\) are paired element by element: these have no parents and no core or axes",
+            r"\('g', 'b'\) are paired element by element: these have no parents, core, axes or skew",
         ),
+        ([Block(("g", "b"), skewed=True)], "these have no parents, core, axes or skew"),
     ],
 )
 def test_a_pair_that_cannot_be_is_refused(joint, message):

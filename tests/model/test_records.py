@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bbvi
-from bbvi.model.records import Records
+from bbvi.model.records import Records, probes
 
 RNG = np.random.default_rng(0)
 ARRAYS = {"y": RNG.normal(size=300).astype(np.float32), "x": RNG.normal(size=(300, 2)).astype(np.float32)}
@@ -92,3 +92,22 @@ def test_files_that_cannot_be_streamed_are_refused(tmp_path):
         file["a"], file["b"] = np.zeros(3), np.zeros(4)
     with pytest.raises(ValueError, match="one entry for each group"):
         bbvi.stream(tmp_path / "e.h5")
+
+
+@pytest.mark.parametrize("write", [parquet, hdf5, zarr])
+def test_a_stream_is_known_by_all_of_its_rows_and_not_by_where_it_is(write, tmp_path, monkeypatch):
+    folders = [tmp_path / name for name in ("here", "there", "changed")]
+    for folder in folders:
+        folder.mkdir()
+    here, there = (bbvi.stream(write(folder)) for folder in folders[:2])
+    monkeypatch.setitem(ARRAYS, "y", np.where(np.arange(300) == 123, 9.0, ARRAYS["y"]).astype(np.float32))
+    changed = bbvi.stream(write(folders[2]))
+    assert here.identity() == there.identity() != changed.identity()
+
+
+@pytest.mark.parametrize("num", [1, 2, 63, 64, 65, 1000, 10**9])
+def test_a_source_is_looked_at_from_its_first_row_to_its_last(num):
+    seen = probes(num)
+    assert len(set(seen)) == len(seen) == min(num, 64)
+    assert seen[0] == 0 and seen[-1] == num - 1
+    assert np.diff(seen, append=num).max() <= max(2, num / 30)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import tracemalloc
 import zipfile
 
 import jax
@@ -164,13 +165,33 @@ def test_a_damaged_checkpoint_is_refused_by_name_or_unchanged(tmp_path):
             assert header == whole[0] and same(found, whole[1])
 
 
+def test_an_array_that_was_put_in_place_of_another_is_noticed(tmp_path):
+    path, member = tmp_path / "state.npz", io.BytesIO()
+    write(path, "posterior", {}, {"x": np.arange(3.0), "y": np.zeros(2)})
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    np.save(member, np.arange(3.0) + 1)
+    for changed in ({"x.npy": member.getvalue()}, {"y.npy": None}):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in (members | changed).items():
+                if content is not None:
+                    archive.writestr(name, content)
+        with pytest.raises(ValueError, match="state.npz does not hold the arrays that were written"):
+            read(path, "posterior")
+
+
 def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_path):
     path, member = tmp_path / "bomb.npz", io.BytesIO()
     np.save(member, np.zeros(3))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.npy", bytes(10_000_000))
-    with pytest.raises(ValueError, match=r"bomb.npz is not a readable bbvi posterior"):
-        read(path, "posterior")
+        archive.writestr("header.npy", bytes(50_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"bomb.npz is not a readable bbvi posterior"):
+            read(path, "posterior")
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
     claims = member.getvalue().replace(b"(3,)", b"(999999999999,)").replace(b" " * 12 + b"\n", b"\n")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("header.npy", claims)

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
@@ -32,6 +33,28 @@ def open_cond(chosen: int | None) -> Rewrite:
         made = [run(branch, inputs[1:], branch.jaxpr.outvars) for branch in branches]
         masked = [[jnp.where(index == k, value, 0) for value in values] for k, values in enumerate(made)]
         return [sum(values[1:], values[0]) for values in zip(*masked, strict=True)]
+
+    return rewrite
+
+
+def open_branches(eqn: Any, inputs: list[Any]) -> list[Any]:
+    """Write a choice as one between the results of all its branches."""
+    *first, last = [run(branch, inputs[1:], branch.jaxpr.outvars) for branch in eqn.params["branches"]]
+    for k, made in reversed(list(enumerate(first))):
+        last = [jnp.where(inputs[0] <= k, one, other) for one, other in zip(made, last, strict=True)]
+    return last
+
+
+def open_map(eqn: Any) -> Rewrite | None:
+    """Find how to write a loop that carries nothing as one step for all; None for what is no such loop."""
+    if eqn.primitive.name != "scan" or scan_parts(eqn, eqn.invars)[1]:
+        return None
+
+    def rewrite(eqn: Any, inputs: list[Any]) -> list[Any]:
+        body = eqn.params["jaxpr"]
+        consts, _, xs = scan_parts(eqn, inputs)
+        step = jax.vmap(lambda xs: run(body, [*consts, *xs], body.jaxpr.outvars), axis_size=eqn.params["length"])
+        return list(step(xs))
 
     return rewrite
 

@@ -190,8 +190,8 @@ def by_name(items: Mapping[str, Mapping[str, Item]], term: str, names: Iterable[
 
 def find_scope(problem: Problem, trace: Trace, constant: Any, *, of_groups: bool, fast_lgamma: bool) -> Scope:
     """Split a part of log p into terms, and find which latent elements each term element reads."""
-    refuse_forgotten_sums(trace)
     known, arrays = not of_groups, eqx.filter(constant, is_array)
+    refuse_forgotten_sums(trace, jax.tree.leaves(arrays) if known else None)
     ranges = {name: bounds for name, latent in problem.latents.items() if (bounds := _bounds(latent)) is not None}
     terms = SplitTerms(trace, jax.tree.leaves(arrays) if known else None, ranges)
     found = reads(lambda given, a: terms(*given, a), trace.latents, arrays, known=known)

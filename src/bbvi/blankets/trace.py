@@ -20,8 +20,9 @@ from bbvi.blankets.jaxpr.primitives import MOVES
 from bbvi.blankets.jaxpr.run import all_consts, bind_whole, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
 from bbvi.blankets.jaxpr.work import work_of
+from bbvi.blankets.lost_numbers import refuse_lost_numbers
 from bbvi.model.latents import Latent
-from bbvi.model.model import Values
+from bbvi.model.model import Model, Values
 from bbvi.model.problem import Problem, Terms
 
 _KEEP_RANGES = MOVES | {"convert_element_type"}
@@ -169,14 +170,38 @@ def trace_prior(problem: Problem, data: Any, known: Trace | None = None) -> Trac
 
     With the trace that is `known` of the same function of latents by themselves, the function is not called again.
     """
-    function = problem.prior_terms if known is None else _of_members(problem, known)
-    return Trace(function, (_shapes(problem, problem.globals),), data)
+    if known is not None:
+        return Trace(_of_members(problem, known), (_shapes(problem, problem.globals),), data)
+    trace = Trace(problem.prior_terms, (_shapes(problem, problem.globals),), data)
+    names = ["log_joint"] if isinstance(problem.model, Model) else ["log_prior"]
+    _refuse_lost(problem, names, trace, problem.prior_terms, data)
+    return trace
 
 
 def trace_group(problem: Problem, row: Any, known: Trace | None = None, extremes: Any = None) -> Trace:
     """Trace the terms of one group, as a function of the globals, its locals and its row of the data."""
     function = problem.group_terms if known is None else _of_members(problem, known)
-    return Trace(function, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row, extremes)
+    trace = Trace(function, (_shapes(problem, problem.globals), _shapes(problem, problem.locals)), row, extremes)
+    if known is None:
+        _refuse_lost(problem, ["log_local", "log_likelihood"], trace, problem.group_terms, row)
+    return trace
+
+
+def _refuse_lost(problem: Problem, names: list[str], trace: Trace, function: Callable[..., Terms], data: Any) -> None:
+    """Raise if the functions of these names hold numbers that are others in their trace."""
+    functions = {name: own for name in names if (own := getattr(problem.model, name, None)) is not None}
+
+    def again(widen: bool) -> ClosedJaxpr:
+        arrays, static = eqx.partition(data, is_array)
+        given = jax.tree.map(lambda leaf: _argument(leaf, widen), (trace.latents, arrays))
+        return jax.make_jaxpr(lambda z, x: function(*z, eqx.combine(x, static)))(*given)
+
+    refuse_lost_numbers(functions, trace.closed, again)
+
+
+def _argument(leaf: Any, widen: bool) -> jax.ShapeDtypeStruct:
+    kinds = {"float32": "float64", "int32": "int64"} if widen else {}
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(kinds.get(str(leaf.dtype), leaf.dtype)))
 
 
 def _of_members(problem: Problem, known: Trace) -> Callable[..., Terms]:

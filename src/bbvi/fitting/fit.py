@@ -45,6 +45,7 @@ from bbvi.model.groups import Stream
 from bbvi.model.joint import Block
 from bbvi.model.model import AnyModel, Model, structured
 from bbvi.model.problem import Problem, bind
+from bbvi.model.records import identity_of, probes
 from bbvi.model.start import starting_params
 from bbvi.numerics.address import seed_key
 from bbvi.posterior.outcome import Outcome
@@ -259,11 +260,12 @@ def _watch(settings: Settings) -> AbstractStop | None:
 def _checkpoint(run: Run) -> Checkpoint:
     """Name the file of a run and what a call must share with it to go on from it."""
     settings, problem = run.settings, run.loop.analysis.problem
+    source = identity_of(run.groups.source) if isinstance(run.groups, Stream) else None
     chosen = {
-        "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
+        "source": source, "gradient": settings.gradient, "draws": settings.draws, "stop": [rule.identity() for rule in settings.stops],
         "batch_size": run.loop.batch_size, "restarts": settings.restarts, "seed": [int(word) for word in run.key], "hold": settings.hold is not None,
     }  # fmt: skip
-    some = None if run.groups is None else run.groups.take(np.unique([0, len(run.groups) // 2, len(run.groups) - 1]))
+    some = run.groups.take(probes(len(run.groups))) if isinstance(run.groups, Stream) else None
     steps = behaviour(run.loop.optimizer, {name: latent.family for name, latent in problem.latents.items()})
     shared = fingerprint(chosen, data=(run.data, run.groups, some), start=run.params, optimizer=steps)
     shared["log joint"] = functions_known_by(run.loop.analysis, run.data, run.groups)

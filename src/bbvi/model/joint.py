@@ -41,7 +41,8 @@ class Block(NamedTuple):
 
     With `axes` there are many such factors, one for each entry along so many first axes, which the latents have in common.
 
-    With `skewed` numbers that have bounds, such as rates, have a skew each in their coordinates, unless they are parents.
+    With `skewed` numbers that have bounds, such as rates, have a skew each in their coordinates, unless they are parents. A block with
+    a core has none.
     """
 
     names: tuple[str, ...]
@@ -70,7 +71,13 @@ def as_blocks(joint: Any) -> tuple[Block, ...]:
     if not isinstance(joint, (list, tuple)) or not all(isinstance(b, (list, tuple)) and len(b) for b in joint):
         raise TypeError(f'joint= takes a list of tuples of names, such as [("mu", "tau")], got {joint!r}')
     blocks = tuple(b if isinstance(b, Block) else Block(tuple(b)) for b in joint)
-    for names, parents, core, *_ in blocks:
+    for block in blocks:
+        names, parents, core, *_ = block
+        if block.skewed and (core is not None or block.forest is not None):
+            raise ValueError(
+                f"joint=: skewed=True is for a dense block, and {names} has {'a core' if block.forest is None else 'a forest'}: "
+                "leave one of them out"
+            )
         if not 0 <= parents <= (len(names) if core is None else core) or parents == len(names):
             raise ValueError(
                 f"joint=: of {names} at most {len(names) - 1} can be parents, and those in the core; got {parents}, {core}"
@@ -91,15 +98,15 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names, parents, core, _, _, forest, axes, _ in structure:
+    for names, parents, core, _, _, forest, axes, is_skewed in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = within_factor({name: within[0][name] for name in names}, axes)
         if pair := forest is None and has_discrete(members):
             check_pair(members)
-            if parents or core is not None or axes:
+            if parents or core is not None or axes or is_skewed:
                 raise ValueError(
-                    f"joint=: {names} are paired element by element: these have no parents and no core or axes"
+                    f"joint=: {names} are paired element by element: these have no parents, core, axes or skew"
                 )
         else:
             for name, latent in members.items():
@@ -203,6 +210,8 @@ def _joined(members: Mapping[str, Latent], block: Block, shape: Shape) -> Latent
         raise ValueError(f"joint=: the order of {block.names} has {len(block.order)} numbers, and they have {size}")
     has_bounds = np.repeat([latent.support != "real" for latent in members.values()], sizes)
     skewed = parents + np.flatnonzero(has_bounds[parents:] & block.skewed)
+    if block.skewed and not skewed.size:
+        raise ValueError(f"joint=: skewed=True is for numbers with bounds, and {block.names} has none beside parents")
     covariance: AbstractCovariance = FullRank(parents, tuple(skewed.tolist()))
     if block.core is not None:
         covariance = SparsePrecision(block.width, block.core, parents, tuple(block.order))

@@ -1,5 +1,7 @@
 """Section 4.2: groups in files larger than memory, laid out so that a batch of any groups is read fast."""
 
+import hashlib
+import itertools
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 
 _ROWS_PER_BLOCK = 1 << 16
+#: rows that a source is known by, and by what they are spread: multiples of the golden ratio
+_PROBES, _GOLDEN = 64, 0x9E3779B97F4A7C15
 
 
 class Records:
@@ -18,8 +22,10 @@ class Records:
     What a fit will ask for next, it announces by `ahead`: a thread reads it while steps are made.
     """
 
-    def __init__(self, table: np.ndarray, folder: tempfile.TemporaryDirectory | None = None):
-        self._table, self._folder = table, folder
+    def __init__(
+        self, table: np.ndarray, folder: tempfile.TemporaryDirectory | None = None, checksum: str | None = None
+    ):
+        self._table, self._folder, self._checksum = table, folder, checksum
         self._lock = threading.Lock()
         self._reader = ThreadPoolExecutor(1, "bbvi-records")
         self._next: tuple[np.ndarray, Future] | None = None
@@ -31,6 +37,10 @@ class Records:
     def bytes_per_group(self) -> int:
         """The size of a row."""
         return self._table.dtype.itemsize
+
+    def identity(self) -> str | None:
+        """Return a checksum of all rows, wherever the file was; None if they did not come from one."""
+        return self._checksum
 
     def __repr__(self) -> str:
         return f"Records({len(self)} groups, fields {list(self._table.dtype.names or ())})"
@@ -59,6 +69,27 @@ class Records:
             return early
         late = self[indices[num:]]
         return {name: np.concatenate([x, late[name]]) for name, x in early.items()}
+
+
+def identity_of(source: Any) -> str | None:
+    """Return what a source says of itself, if it does: another text for other rows."""
+    own = getattr(source, "identity", None)
+    return str(own()) if callable(own) else None
+
+
+def probes(num: int) -> np.ndarray:
+    """Number the rows that stand for a source: all of a short one, else one from each of as many parts, the first and the last among them.
+
+    Examples:
+        >>> probes(10**6)[[0, 1, 2, -1]].tolist()
+        [0, 19313, 44595, 999999]
+    """
+    if num <= _PROBES:
+        return np.arange(num)
+    ends = [k * num // _PROBES for k in range(_PROBES + 1)]
+    parts = enumerate(itertools.pairwise(ends), 1)
+    inner = [begin + ((k * _GOLDEN % (1 << 64)) * (end - begin) >> 64) for k, (begin, end) in parts]
+    return np.array([0, *inner[1:-1], num - 1])
 
 
 def stream(path: Any, *, fields: list[str] | None = None, folder: str | None = None) -> Records:
@@ -147,7 +178,7 @@ def _written(num: int, blocks: Iterator[Mapping[str, np.ndarray]], where: str | 
     """Write the blocks as records of one file, and map it."""
     folder = tempfile.TemporaryDirectory(prefix="bbvi-", dir=where)
     table: Any = None
-    at = 0
+    at, checksum = 0, hashlib.sha256()
     for block in blocks:
         for name, x in block.items():
             if x.dtype.kind not in "biuf":
@@ -165,6 +196,8 @@ def _written(num: int, blocks: Iterator[Mapping[str, np.ndarray]], where: str | 
                     "write it as floats, with NaN for what is missing"
                 )
             table[name][at : at + size] = x
+        checksum.update(memoryview(table[at : at + size].view(np.uint8)))
         at += size
     table.flush()
-    return Records(np.memmap(Path(folder.name) / "records", table.dtype, "r", shape=(num,)), folder)
+    known_by = f"{table.dtype} {checksum.hexdigest()}"
+    return Records(np.memmap(Path(folder.name) / "records", table.dtype, "r", shape=(num,)), folder, known_by)

@@ -13,6 +13,9 @@ JAX, EQUINOX, NUMPYRO = (os.path.join(os.path.dirname(str(m.__file__)), "") for 
 _BBVI, _MACHINERY = Path(__file__).parents[2], (JAX, EQUINOX, "<")
 #: densities, and the special functions that they call
 _DENSITIES = (NUMPYRO, str(_BBVI / "families"), str(_BBVI / "numerics"))
+#: JAX's own densities
+_STATS = os.path.join(JAX, "_src", "scipy", "stats", "")
+_LOG_PROBS = ("log_prob", "logpdf", "logpmf")
 #: what runs functions of other libraries, in which the user's lines stand
 _BRIDGES = str(_BBVI / "bridges")
 #: models that are written as a user's are
@@ -41,6 +44,22 @@ def file_of(source_info: Any, *, inside_call: bool = False) -> str | None:
 def is_library(eqn: Any) -> bool:
     """Tell whether an operation is part of a library's density."""
     return (file_of(eqn.source_info) or "").startswith(_DENSITIES)
+
+
+def is_log_prob(eqn: Any) -> bool:
+    """Tell whether an operation computes the log density of a library's distribution, not another part of the library."""
+    is_density = is_library(eqn)
+    for frame in frames_of(eqn.source_info):
+        name, file = frame.function_name.rpartition(".")[2], frame.file_name
+        if file.startswith(_STATS) and name in _LOG_PROBS:
+            return True
+        # where numpyro looks at whether the value is one that can be
+        validates = name == "wrapper" and file.endswith(os.path.join("distributions", "util.py"))
+        if is_density and file.startswith(_DENSITIES) and (name in _LOG_PROBS or validates):
+            return True
+        if not file.startswith((*_MACHINERY, *_DENSITIES)):
+            return False
+    return False
 
 
 def line_of(source_info: Any) -> str:

@@ -21,6 +21,7 @@ from bbvi.model.groups import AbstractGroups, Cohort
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from bbvi.posterior.values import own_lengths
+from tests.compiled import compiled
 
 # ---- draws that are given, not drawn ------------------------------------------------------------------------
 
@@ -307,20 +308,20 @@ class Exact:
 
     @functools.cache  # noqa: B019  (few, and they live as long as the tests)
     def probabilities(self) -> np.ndarray:
-        z = jax.tree.map(jnp.asarray, self.outcomes())
-        return np.exp(np.asarray(jax.vmap(lambda one: self.log_q(self.posterior.params, one))(z), np.float64))
+        z, params = jax.tree.map(jnp.asarray, (self.outcomes(), self.posterior.params))
+        of_all = compiled(lambda params, z: jax.vmap(lambda one: self.log_q(params, one))(z))
+        return np.exp(np.asarray(of_all(params, z), np.float64))
 
     @functools.cache  # noqa: B019
     def gradient(self) -> Any:
         """The gradient of the enumerated ELBO."""
-        z = jax.tree.map(jnp.asarray, self.outcomes())
-        log_p = jax.vmap(self.log_joint)(z)
+        z, params = jax.tree.map(jnp.asarray, (self.outcomes(), self.posterior.params))
 
-        def elbo(params):
+        def elbo(params, z):
             log_q = jax.vmap(lambda one: self.log_q(params, one))(z)
-            return jnp.sum(jnp.exp(log_q) * (log_p - log_q))
+            return jnp.sum(jnp.exp(log_q) * (jax.vmap(self.log_joint)(z) - log_q))
 
-        return jax.grad(elbo)(self.posterior.params)
+        return compiled(jax.grad(elbo))(params, z)
 
     def batch(self, numbers: Any) -> Batch | None:
         if self.groups is None:
@@ -352,7 +353,7 @@ class Exact:
             )
             return full_gradient(estimate, batch, self.params["locals"])
 
-        many = jax.jit(jax.vmap(one, in_axes=(0, None)))
+        many = compiled(jax.vmap(one, in_axes=(0, None)))
 
         def mean(batch: Batch | None) -> Any:
             total: Any = None

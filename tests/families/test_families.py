@@ -16,6 +16,7 @@ from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values
 from bbvi.families import constrain, score
 from bbvi.model.latents import random_starts
 from bbvi.numerics.address import Address, seed_key
+from tests.compiled import compiled
 
 
 def from_docs():
@@ -95,10 +96,32 @@ def grid(name):
 
 def log_mass(params, u, family):
     """log q in coordinates: the density of z times |dz/du|."""
-    log_slope = (
-        u if family.chart.log_value(u) is not None else jnp.log(jnp.abs(jax.vmap(jax.grad(family.chart.value))(u)))
-    )
-    return jax.vmap(lambda v: family.log_prob(params, v))(u), log_slope
+
+    @compiled
+    def both(params, u):
+        log_slope = (
+            u if family.chart.log_value(u) is not None else jnp.log(jnp.abs(jax.vmap(jax.grad(family.chart.value))(u)))
+        )
+        return jax.vmap(lambda v: family.log_prob(params, v))(u), log_slope
+
+    return both(params, u)
+
+
+def scores(params, values, family):
+    """log q at each of the values, and its derivative in lambda."""
+    return compiled(lambda params, values: jax.vmap(lambda v: score(family, params, v))(values))(params, values)
+
+
+def draws_of(latent, params, num, seed):
+    """Coordinates of independent draws from q."""
+
+    @compiled
+    def drawn(params, samples):
+        return draw_latent(
+            MonteCarlo(num), "z", latent, params, key=seed_key(seed), group=0, samples=samples, lengths={}
+        )
+
+    return drawn(params, jnp.arange(num, dtype=jnp.uint32))
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
@@ -106,11 +129,10 @@ def test_density_integrates_to_one_and_score_to_zero(name):
     latent, _ = CONTINUOUS[name]
     params = parameters(latent)
     u, du, family = grid(name)
-    log_q, log_slope = log_mass(params, u, family)
-    weight = np.exp(np.asarray(log_q + log_slope, np.float64)) * du
+    weight = np.exp(np.add(*log_mass(params, u, family), dtype=np.float64)) * du
     weight = np.where(np.isfinite(weight), weight, 0)
     assert abs(weight.sum() - 1) < 2e-3
-    _, h = jax.vmap(lambda v: score(family, params, v))(u)
+    _, h = scores(params, u, family)
     for leaf in jax.tree.leaves(h):
         h64 = np.where(weight > 0, np.asarray(leaf, np.float64), 0)
         assert abs((weight * h64).sum()) < 2e-3 * np.sqrt((weight * h64**2).sum())
@@ -120,27 +142,26 @@ def exact_gradient_continuous(name):
     latent, log_p = CONTINUOUS[name]
     params = parameters(latent)
     u, du, family = grid(name)
-    _, log_slope = log_mass(params, u, family)
-    target = FROM_LOG[name](u) if name in FROM_LOG else jax.vmap(lambda v: log_p(family.chart.value(v)))(u)
 
-    def elbo(p):
-        log_q = jax.vmap(lambda v: family.log_prob(p, v))(u)
+    def elbo(p, u):
+        target = FROM_LOG[name](u) if name in FROM_LOG else jax.vmap(lambda v: log_p(family.chart.value(v)))(u)
+        log_q, log_slope = log_mass(p, u, family)
         mass = jnp.exp(log_q + log_slope) * du
         inside = mass > 1e-30
         return jnp.sum(jnp.where(inside, mass * (jnp.where(inside, target, 0) - jnp.where(inside, log_q, 0)), 0))
 
-    return jax.grad(elbo)(params)
+    return compiled(jax.grad(elbo))(params, u)
 
 
 def exact_gradient_discrete(name):
     latent, values, log_p = DISCRETE[name]
     params = parameters(latent)
 
-    def elbo(p):
-        log_q = jax.vmap(lambda v: latent.family.log_prob(p, v))(jnp.asarray(values))
-        return jnp.sum(jnp.exp(log_q) * (jax.vmap(log_p)(jnp.asarray(values)) - log_q))
+    def elbo(p, values):
+        log_q = jax.vmap(lambda v: latent.family.log_prob(p, v))(values)
+        return jnp.sum(jnp.exp(log_q) * (jax.vmap(log_p)(values) - log_q))
 
-    return jax.grad(elbo)(params)
+    return compiled(jax.grad(elbo))(params, jnp.asarray(values))
 
 
 def assert_within_four_errors(model, posterior, truth, *, repeats=100_000, **settings):
@@ -170,17 +191,9 @@ def test_draws_follow_the_density(name):
     """Kolmogorov-Smirnov against the family's own quantile function or the integrated density."""
     latent, _ = CONTINUOUS[name]
     params = parameters(latent)
-    num = 20_000
-    u = np.asarray(
-        draw_latent(
-            MonteCarlo(num), "z", latent, params,
-            key=seed_key(9), group=0, samples=jnp.arange(num, dtype=jnp.uint32), lengths={},
-        ),
-        np.float64,
-    )  # fmt: skip
+    u = np.asarray(draws_of(latent, params, 20_000, 9), np.float64)
     points, du, family = grid(name)
-    log_q, log_slope = log_mass(params, points, family)
-    cdf = np.cumsum(np.nan_to_num(np.exp(np.asarray(log_q + log_slope, np.float64)))) * du
+    cdf = np.cumsum(np.nan_to_num(np.exp(np.add(*log_mass(params, points, family), dtype=np.float64)))) * du
     uniform = np.interp(u, np.asarray(points), cdf)
     assert scipy.stats.kstest(uniform, "uniform").pvalue > 1e-3
 
@@ -189,9 +202,9 @@ def test_draws_follow_the_density(name):
 def test_discrete_draws_have_their_probabilities(name):
     latent, values, _ = DISCRETE[name]
     params, num = parameters(latent), 50_000
-    samples = jnp.arange(num, dtype=jnp.uint32)
-    draws = draw_latent(MonteCarlo(num), "z", latent, params, key=seed_key(2), group=0, samples=samples, lengths={})
-    p = np.exp(np.asarray(jax.vmap(lambda v: latent.family.log_prob(params, v))(jnp.asarray(values)), np.float64))
+    draws = draws_of(latent, params, num, 2)
+    log_q = compiled(jax.vmap(lambda v: latent.family.log_prob(params, v)))(jnp.asarray(values))
+    p = np.exp(np.asarray(log_q, np.float64))
     assert abs(p.sum() - 1) < 1e-4
     rows = np.asarray(draws).reshape(-1, num)
     counts = np.array([(rows == np.reshape(value, (-1, 1))).all(0).sum() for value in values])
@@ -204,7 +217,7 @@ def test_discrete_draws_have_their_probabilities(name):
 def test_coordinates_invert_value(name):
     latent, _ = CONTINUOUS[name]
     u = jnp.linspace(-3.0, 3.0, 7)
-    back = jax.vmap(lambda v: latent.family.chart.coordinates(latent.family.chart.value(v)))(u)
+    back = compiled(jax.vmap(lambda v: latent.family.chart.coordinates(latent.family.chart.value(v))))(u)
     np.testing.assert_allclose(back, u, atol=2e-5)
 
 
@@ -213,9 +226,8 @@ def test_moments_and_quantiles_agree_with_the_density(name):
     latent, _ = CONTINUOUS[name]
     params = parameters(latent)
     u, du, family = grid(name)
-    log_q, log_slope = log_mass(params, u, family)
-    mass = np.nan_to_num(np.exp(np.asarray(log_q + log_slope, np.float64))) * du
-    values = np.asarray(jax.vmap(family.chart.value)(u), np.float64)
+    mass = np.nan_to_num(np.exp(np.add(*log_mass(params, u, family), dtype=np.float64))) * du
+    values = np.asarray(compiled(jax.vmap(family.chart.value))(u), np.float64)
     inside = mass > 0
     mean = (mass[inside] * values[inside]).sum()
     sd = np.sqrt((mass[inside] * (values[inside] - mean) ** 2).sum())
@@ -267,19 +279,20 @@ EXTREMES = [
 
 @pytest.mark.parametrize(("latent", "values"), EXTREMES)
 def test_draws_and_scores_stay_finite_where_single_precision_ends(latent, values):
-    family, num = latent.family, 2000
-    params = {name: family.parameters()[name].unconstrain(jnp.asarray(value)) for name, value in values.items()}
-    samples = jnp.arange(num, dtype=jnp.uint32)
-    u = draw_latent(MonteCarlo(num), "z", latent, params, key=seed_key(3), group=0, samples=samples, lengths={})
-    log_q, h = jax.jit(jax.vmap(lambda v: score(family, params, v)))(u)
-    assert bool(jnp.all(family.chart.support(jax.vmap(family.chart.value)(u))))
+    family = latent.family
+    params = compiled(lambda values: {name: family.parameters()[name].unconstrain(values[name]) for name in values})(
+        jax.tree.map(jnp.asarray, values)
+    )
+    u = draws_of(latent, params, 2000, 3)
+    log_q, h = scores(params, u, family)
+    assert compiled(lambda u: jnp.all(family.chart.support(jax.vmap(family.chart.value)(u))))(u)
     for leaf in (u, log_q, *jax.tree.leaves(h)):
-        assert bool(jnp.all(jnp.isfinite(leaf)))
+        assert np.all(np.isfinite(leaf))
 
 
 def test_negative_binomial_keeps_its_digits_as_it_becomes_a_poisson():
     family, z = bbvi.count(q=dist.NegativeBinomial2).family, np.arange(12)
-    at = jax.jit(lambda params: jax.vmap(lambda v: score(family, params, v))(jnp.asarray(z)))
+    at = compiled(lambda params: jax.vmap(lambda v: score(family, params, v))(jnp.asarray(z)))
     for concentration in (0.3, 9.9, 10.1, 1e3, 1e6):
         found, h = at({"concentration": jnp.log(concentration), "mean": jnp.log(3.0)})
         exact = scipy.stats.nbinom(concentration, concentration / (concentration + 3.0)).logpmf(z)
@@ -293,7 +306,7 @@ def test_the_information_of_inverse_gammas_and_negative_binomials_is_diagonal():
     """E[h_1 h_2] = 0, by quadrature and by summation."""
 
     def weights(family, params, u, log_slope):
-        log_q, h = jax.jit(jax.vmap(lambda v: score(family, params, v)))(u)
+        log_q, h = scores(params, u, family)
         return np.exp(np.asarray(log_q + log_slope, np.float64)), h
 
     u, z = jnp.linspace(-15.0, 15.0, 40_001), jnp.arange(200)
@@ -316,11 +329,11 @@ def test_dirichlet_gradient_is_unbiased():
         return ((alpha - 1) * jnp.log(z)).sum() - 2 * (z[0] - 0.3) ** 2
 
     axis = np.linspace(-25, 25, 1201)
-    a, b = (jnp.asarray(x.ravel()) for x in np.meshgrid(axis, axis, indexing="ij"))
-    log_z = jax.nn.log_softmax(jnp.stack([a, b, jnp.zeros_like(a)], -1))
-    target, area = jax.vmap(log_p)(jnp.exp(log_z)), (axis[1] - axis[0]) ** 2
+    area = (axis[1] - axis[0]) ** 2
 
-    def elbo(p):
+    def elbo(p, a, b):
+        log_z = jax.nn.log_softmax(jnp.stack([a, b, jnp.zeros_like(a)], -1))
+        target = jax.vmap(log_p)(jnp.exp(log_z))
         log_q = jax.vmap(lambda u: latent.family.log_prob(p, u))(log_z)
         # the density of (a, b) is that of z on the simplex times the product of z
         mass = jnp.exp(log_q + log_z.sum(-1)) * area
@@ -328,15 +341,14 @@ def test_dirichlet_gradient_is_unbiased():
 
     model = bbvi.Model(lambda z, _: log_p(z["z"]), z=latent)
     posterior = bbvi.fit(model, stop=bbvi.Budget(steps=0)).replace({"z": params})
-    assert_within_four_errors(model, posterior, jax.grad(elbo)(params), draws=bbvi.MonteCarlo(5))
+    truth = compiled(jax.grad(elbo))(params, *(jnp.asarray(x.ravel()) for x in np.meshgrid(axis, axis, indexing="ij")))
+    assert_within_four_errors(model, posterior, truth, draws=bbvi.MonteCarlo(5))
 
 
 @pytest.mark.parametrize("concentration", [1e-3, 1e-2, 0.1, 1.0, 30.0, 1e4])
 def test_gamma_draws_follow_scipy_in_log_space(concentration):
     latent = bbvi.positive(init={"concentration": concentration, "mean": 1.0})
-    params, num = latent.given_start("z", {}), 20_000
-    samples = jnp.arange(num, dtype=jnp.uint32)
-    u = draw_latent(MonteCarlo(num), "z", latent, params, key=seed_key(1), group=0, samples=samples, lengths={})
+    u = draws_of(latent, latent.given_start("z", {}), 20_000, 1)
     assert bool(jnp.all(jnp.isfinite(u)))
     # for tiny z the distribution function is z**a / Gamma(a + 1): no underflow in log space
     log_x = np.asarray(u, np.float64) + np.log(concentration)
@@ -347,9 +359,7 @@ def test_gamma_draws_follow_scipy_in_log_space(concentration):
 
 def test_tiny_gammas_are_floored_and_counted_not_zero():
     latent = bbvi.positive(init={"concentration": 0.01, "mean": 1.0})
-    params, num = latent.given_start("z", {}), 1000
-    samples = jnp.arange(num, dtype=jnp.uint32)
-    u = draw_latent(MonteCarlo(num), "z", latent, params, key=seed_key(1), group=0, samples=samples, lengths={})
+    u = draws_of(latent, latent.given_start("z", {}), 1000, 1)
     values = np.asarray(latent_values(latent, u))
     assert (values > 0).all()
     assert 0.3 < np.asarray(latent.family.chart.floored(u)).mean() < 0.6
@@ -361,20 +371,26 @@ def test_tiny_gammas_are_floored_and_counted_not_zero():
 def test_ordered_is_one_factor_with_the_density_of_its_transform():
     latent = bbvi.ordered(3)
     params = random_starts({"z": latent}, {}, seed_key(4))["z"]
-    z = jnp.array([-0.4, 0.3, 1.9])
-    values = constrain(latent.family, params)
-    base = dist.Normal(values["loc"], values["scale"]).to_event(1)
-    expected = dist.TransformedDistribution(base, dist.transforms.OrderedTransform()).log_prob(z)
-    np.testing.assert_allclose(latent.family.log_prob(params, latent.family.chart.coordinates(z)), expected, rtol=1e-5)
     address = Address(seed_key(0), jnp.uint32(0), jnp.uint32(0), jnp.uint32(0))
-    assert bool(jnp.all(jnp.diff(latent.family.chart.value(latent.family.sample(params, address))) > 0))
+
+    @compiled
+    def densities_and_draw(params, z):
+        values = constrain(latent.family, params)
+        base = dist.Normal(values["loc"], values["scale"]).to_event(1)
+        expected = dist.TransformedDistribution(base, dist.transforms.OrderedTransform()).log_prob(z)
+        found = latent.family.log_prob(params, latent.family.chart.coordinates(z))
+        return found, expected, latent.family.chart.value(latent.family.sample(params, address))
+
+    found, expected, draw = densities_and_draw(params, jnp.array([-0.4, 0.3, 1.9]))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.all(np.diff(draw) > 0)
 
 
 def test_gamma_e_is_the_gamma_of_its_moments():
     d = bbvi.GammaE(jnp.array([2.0, 0.5]), jnp.array([0.5, 3.0]))
     np.testing.assert_allclose(d.log_prob(jnp.array([1.0, 0.2])), dist.Gamma(jnp.array([8.0, 1 / 12]), jnp.array([4.0, 1 / 6])).log_prob(
         jnp.array([1.0, 0.2])), rtol=1e-5)  # fmt: skip
-    draws = d.sample(jax.random.key(0), (40_000,))
+    draws = compiled(lambda key: d.sample(key, (40_000,)))(jax.random.key(0))
     np.testing.assert_allclose(draws.mean(0), [2.0, 0.5], atol=0.05)
     mapped = jax.tree.map(lambda x: x, d)
     np.testing.assert_allclose(mapped.variance, d.variance)

@@ -11,6 +11,7 @@ from numpyro.distributions import biject_to
 import bbvi
 from bbvi.model.latents import random_starts
 from bbvi.numerics.address import Address, seed_key
+from tests.compiled import compiled
 
 COVARIANCES = {
     "FullRank": bbvi.FullRank(),
@@ -71,7 +72,7 @@ def test_density_is_that_of_a_multivariate_normal_pushed_onto_the_support(suppor
         found = jax.vmap(lambda z_i: family.log_prob(params, family.chart.coordinates(z_i)))(z)
         return found, normal.log_prob(u) - jacobian
 
-    np.testing.assert_allclose(*jax.jit(both)(params), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(*compiled(both)(params), rtol=2e-3, atol=2e-3)
 
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(100)
@@ -130,7 +131,7 @@ def test_score_and_its_derivative_are_those_of_the_dense_density(q):
             (f(p), jax.grad(f)(p), jax.jvp(jax.grad(f), (p,), (jax.tree.map(jnp.ones_like, p),))[1]) for f in functions
         ]
 
-    found, truth = jax.jit(both)(params)
+    found, truth = compiled(both)(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=5e-3, atol=5e-3), found, truth)
 
 
@@ -150,7 +151,7 @@ def exact_gradient(params):
             entropy += WEIGHTS @ jnp.log(jax.vmap(jax.grad(two_pieces, 1), (None, 0))(skew, jnp.asarray(NODES)))
         return entropy - 0.5 * (gap @ precision @ gap + jnp.trace(precision @ sigma))
 
-    return jax.grad(elbo)(params)
+    return compiled(jax.grad(elbo))(params)
 
 
 @pytest.mark.parametrize(
@@ -215,11 +216,17 @@ def test_natural_gradient_with_skews_solves_with_the_fisher_information():
         flat, unravel = ravel_pytree(params)
         noise = jnp.asarray(np.stack(np.meshgrid(NODES, NODES), -1).reshape(-1, 2))
         weights = np.outer(WEIGHTS, WEIGHTS).ravel()
-        u = params["loc"] + jnp.exp(params["scale"]) * jax.vmap(family.covariance.correlate, (None, 0))(params, noise)
-        scores = jax.vmap(jax.grad(lambda flat, u: family.log_prob(unravel(flat), u)), (None, 0))(flat, u)
-        information = scores.T @ (weights[:, None] * scores)
         gradient = jnp.arange(1.0, 1.0 + len(flat))
-        found = ravel_pytree(family.natural_gradient(params, unravel(gradient)))[0]
+
+        @compiled
+        def information_and_found(params, flat):
+            correlated = jax.vmap(family.covariance.correlate, (None, 0))(params, noise)
+            u = params["loc"] + jnp.exp(params["scale"]) * correlated
+            scores = jax.vmap(jax.grad(lambda flat, u: family.log_prob(unravel(flat), u)), (None, 0))(flat, u)
+            found = ravel_pytree(family.natural_gradient(params, unravel(gradient)))[0]
+            return scores.T @ (weights[:, None] * scores), found
+
+        information, found = information_and_found(params, flat)
         np.testing.assert_allclose(information @ found, gradient, rtol=5e-3)
 
 

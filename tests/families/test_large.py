@@ -1,5 +1,7 @@
 """Eq. 4 at large parameters: log q, its score, its draws and their paths keep their digits in single precision."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from bbvi.draws.draws import MonteCarlo, draw_latent
 from bbvi.families import score
 from bbvi.families.beta import Dirichlet
 from bbvi.numerics.address import Address, seed_key
+from tests.compiled import compiled
 
 NUM = 4000
 
@@ -87,13 +90,19 @@ TABLE = {
 }  # fmt: skip
 
 
-def drawn(latent, values):
-    """The parameters, and draws of q, in single precision."""
-    entries = latent.family.parameters()
-    params = {name: entries[name].unconstrain(jnp.asarray(value)) for name, value in values.items()}
-    samples = jnp.arange(NUM, dtype=jnp.uint32)
-    u = draw_latent(MonteCarlo(NUM), "z", latent, params, key=seed_key(3), group=0, samples=samples, lengths={})
-    return params, jnp.moveaxis(u, -1, 0)
+@functools.cache
+def drawing(name):
+    """A function of the values of parameters: the parameters, and draws of q, in single precision."""
+    latent = TABLE[name][0]
+
+    @compiled
+    def drawn(values, samples):
+        entries = latent.family.parameters()
+        params = {name: entries[name].unconstrain(value) for name, value in values.items()}
+        u = draw_latent(MonteCarlo(NUM), "z", latent, params, key=seed_key(3), group=0, samples=samples, lengths={})
+        return params, jnp.moveaxis(u, -1, 0)
+
+    return lambda values: drawn(jax.tree.map(jnp.asarray, values), jnp.arange(NUM, dtype=jnp.uint32))
 
 
 def doubled(tree):
@@ -103,13 +112,13 @@ def doubled(tree):
 @pytest.mark.parametrize("name", TABLE)
 def test_log_q_and_its_score_are_those_of_double_precision(name):
     latent, exact, settings = TABLE[name]
-    at = jax.jit(lambda params, u: jax.vmap(lambda v: score(latent.family, params, v))(u))
+    at = compiled(lambda params, u: jax.vmap(lambda v: score(latent.family, params, v))(u))
+    exact_at = compiled(jax.vmap(jax.value_and_grad(exact), (None, 0)))
     for values in settings:
-        params, u = drawn(latent, values)
+        params, u = drawing(name)(values)
         log_q, h = doubled(at(params, u))
         with jax.enable_x64(True):
-            true, slopes = jax.vmap(jax.value_and_grad(exact), (None, 0))(doubled(params), doubled(u))
-            true, slopes = doubled((true, slopes))
+            true, slopes = doubled(exact_at(doubled(params), doubled(u)))
         np.testing.assert_allclose(log_q, true, rtol=3e-4, atol=1e-3, err_msg=str(values))
         for parameter, slope in slopes.items():
             size = np.sqrt((slope**2).mean(0))
@@ -132,9 +141,8 @@ def standard(name, p, u):
 
 @pytest.mark.parametrize("name", ["Gamma", "InverseGamma", "Beta", "Poisson"])
 def test_draws_are_not_centred_elsewhere_and_not_coarse(name):
-    latent, _, settings = TABLE[name]
-    for values in settings:
-        params, u = drawn(latent, values)
+    for values in TABLE[name][2]:
+        params, u = drawing(name)(values)
         x = standard(name, doubled(params), doubled(u))
         if max(values.values()) >= 1e4:
             assert scipy.stats.kstest(x, "norm").pvalue > 1e-4, values
@@ -147,13 +155,15 @@ def test_paths_have_the_slope_of_a_narrow_law(name):
     latent, _, settings = TABLE[name]
     family = latent.family
 
+    @compiled
+    @functools.partial(jax.vmap, in_axes=(None, 0))
     def slope(params, sample):
         address = Address(seed_key(3), jnp.uint32(0), jnp.uint32(0), sample)
         return family.sample(params, address), jax.jacrev(family.sample)(params, address)
 
     for values in settings:
-        params, _ = drawn(latent, values)
-        u, found = doubled(jax.jit(jax.vmap(slope, (None, 0)))(params, jnp.arange(100, dtype=jnp.uint32)))
+        params, _ = drawing(name)(values)
+        u, found = doubled(slope(params, jnp.arange(100, dtype=jnp.uint32)))
         (mean,) = set(found) - {"concentration"}
         deviation = u - float(params[mean])
         size = np.sqrt((deviation**2).mean())

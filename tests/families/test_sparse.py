@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 import bbvi
 from bbvi.model.latents import random_starts
 from bbvi.numerics.address import Address, seed_key
+from tests.compiled import compiled
 
 #: sizes that blocks and tiles do not divide, a core as large as the vector, and a band as wide
 CASES = {
@@ -84,7 +85,7 @@ def test_sparse_precision_is_that_of_dense_algebra(case):
             found = ravel_pytree(family.natural_gradient(params, shaped(gradient)))[0]
             return dense, (root @ root.T, family.log_prob(params, u), information @ found)
 
-        dense, found = jax.jit(both)(flat)
+        dense, found = compiled(both)(flat)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-7, atol=1e-8), dense, found)
         sd = covariance.sd(params) * np.exp(params["scale"])
         np.testing.assert_allclose(sd, np.sqrt(np.diag(dense[0])), rtol=1e-9)
@@ -108,8 +109,8 @@ def test_with_all_links_it_is_the_full_rank_normal_whose_scales_depend_on_parent
             log_q, gradient = jax.value_and_grad(one.log_prob)(p, u)
             return log_q, covariance.correlate(p, noise), one.natural_gradient(p, gradient)
 
-        *found, moved = jax.jit(lambda p: all_of(family, pattern, p))(params)
-        expected = jax.jit(lambda p: all_of(dense, full, p))(as_dense(params))
+        *found, moved = compiled(lambda p: all_of(family, pattern, p))(params)
+        expected = compiled(lambda p: all_of(dense, full, p))(as_dense(params))
         as_found = (*found, as_dense(moved))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9), as_found, tuple(expected))
 
@@ -130,7 +131,7 @@ def exact_gradient(params, covariance):
             gap, sigma = p["loc"] - mean, covariance_of(covariance, p)
             return p["scale"].sum() - 0.5 * (gap @ precision @ gap + jnp.trace(precision @ sigma))
 
-        return jax.grad(elbo)(params)
+        return compiled(jax.grad(elbo))(params)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import bbvi
 from bbvi.families import Tree
 from bbvi.families.tree import NEVER, CodeVectors
 from bbvi.numerics.address import Address, seed_key
+from tests.compiled import compiled
 
 K = 3
 FORESTS = {"chain": (-1, 0, 1, 2), "star": (3, 3, 3, -1), "two trees": (1, -1, 1, -1)}
@@ -28,10 +29,10 @@ class Case:
         self.q = np.exp(self.log_q)
 
     def at(self, params):
-        return jax.vmap(functools.partial(self.family.log_prob, params))(self.outcomes)
+        return compiled(lambda params: jax.vmap(functools.partial(self.family.log_prob, params))(self.outcomes))(params)
 
     def scores(self):
-        found = jax.vmap(jax.grad(self.family.log_prob), (None, 0))(self.params, self.outcomes)["logits"]
+        found = compiled(jax.vmap(jax.grad(self.family.log_prob), (None, 0)))(self.params, self.outcomes)["logits"]
         return np.asarray(found, np.float64).reshape(len(self.outcomes), -1)
 
 
@@ -55,7 +56,7 @@ def test_natural_gradient_solves_with_the_fisher_information(name):
     fisher = np.einsum("n,ni,nj->ij", it.q, it.scores(), it.scores())
     gradient = fisher @ np.random.default_rng(5).normal(size=len(fisher))
     shaped = {"logits": jnp.asarray(gradient.reshape(it.params["logits"].shape), float)}
-    found = np.asarray(it.family.natural_gradient(it.params, shaped)["logits"], np.float64)
+    found = np.asarray(compiled(it.family.natural_gradient)(it.params, shaped)["logits"], np.float64)
     np.testing.assert_allclose(fisher @ found.ravel(), gradient, atol=1e-5)
 
 
@@ -63,7 +64,7 @@ def test_natural_gradient_solves_with_the_fisher_information(name):
 def test_a_step_is_straight_in_the_potentials_of_pairs(name):
     it = case(name)
     direction = {"logits": jnp.asarray(np.random.default_rng(6).normal(size=it.params["logits"].shape), float)}
-    end = it.at(it.family.along(it.params, direction))
+    end = it.at(compiled(it.family.along)(it.params, direction))
     parents, s = np.array(it.family.parents), np.asarray(it.outcomes)
     of_parents = np.where(parents >= 0, s[:, np.maximum(parents, 0)], 0)
     along = np.asarray(direction["logits"])[np.arange(len(parents)), of_parents, s].sum(1)
@@ -78,7 +79,7 @@ def test_draws_have_these_probabilities(name):
     def draw(sample):
         return it.family.sample(it.params, Address(seed_key(2), jnp.uint32(0), jnp.uint32(0), sample))
 
-    drawn = np.asarray(jax.vmap(draw)(jnp.arange(num, dtype=jnp.uint32)))
+    drawn = np.asarray(compiled(jax.vmap(draw))(jnp.arange(num, dtype=jnp.uint32)))
     codes = drawn @ K ** np.arange(drawn.shape[1])[::-1]
     shares = np.bincount(codes, minlength=len(it.q)) / num
     assert np.all(np.abs(shares - it.q) < 5 * np.sqrt(it.q / num))

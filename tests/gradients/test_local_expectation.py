@@ -17,6 +17,7 @@ from bbvi.gradients.mixed import Mixed
 from bbvi.model.problem import bind
 from bbvi.numerics.address import seed_key
 from tests import opaque_models
+from tests.compiled import compiled
 from tests.exact import FLAT, HIERARCHICAL, largest_gap
 from tests.gradients.test_score import ROUNDING, exact
 
@@ -44,7 +45,7 @@ def test_a_model_of_discrete_latents_alone_has_its_exact_gradient_from_one_draw(
     estimate, found = estimate_of(model, TOGETHER, 1)
     assert largest_gap(found, model.gradient()) < ROUNDING
     outcomes = {latent: jnp.asarray(z) for latent, z in model.outcomes().items()}
-    log_p = np.asarray(jax.vmap(model.log_joint)(outcomes), np.float64)
+    log_p = np.asarray(compiled(jax.vmap(model.log_joint))(outcomes), np.float64)
     q = model.probabilities()
     elbo = (q * (log_p - np.log(q))).sum()
     assert abs(float(estimate.elbo) - elbo) < 1e-5 * (1 + abs(elbo)) and float(estimate.elbo_error) == 0
@@ -118,7 +119,7 @@ def test_the_gradient_of_assignments_beside_continuous_means_is_unbiased():
         log_q = jax.nn.log_softmax(logits)
         return (jnp.exp(log_q) * (log_p - log_q)).sum()
 
-    truth = jax.grad(elbo)(start.params["which"]["logits"])
+    truth = compiled(jax.grad(elbo))(start.params["which"]["logits"])
     for gradient in (ONE_BY_ONE, TOGETHER):
         mixed = Mixed((("means", bbvi.Score()), ("which", gradient)))
         moments = bbvi.gradient_moments(model, y, start, gradient=mixed, draws=bbvi.MonteCarlo(5), repeats=4000, seed=1)

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.special
 
 import bbvi
 from bbvi.gradients.mixed import Mixed
 from bbvi.model.joint import Block
+from tests.compiled import compiled
 from tests.exact import Exact, largest_gap
 from tests.gradients.test_local_expectation import estimate_of
 from tests.gradients.test_score import ROUNDING, exact
@@ -47,10 +49,10 @@ def test_a_tree_alone_has_its_exact_gradient_and_elbo_from_one_draw(forest):
     estimate, found = estimate_of(model, bbvi.TreeExpectation(), 1)
     assert largest_gap(found, model.gradient()) < ROUNDING
     q = model.probabilities()
-    log_p = np.asarray(jax.vmap(model.log_joint)(jax.tree.map(jnp.asarray, model.outcomes())), np.float64)
+    log_p = np.asarray(compiled(jax.vmap(model.log_joint))(jax.tree.map(jnp.asarray, model.outcomes())), np.float64)
     assert abs(float(estimate.elbo) - (q * (log_p - np.log(q))).sum()) < 1e-5
     family = model.problem.latents["s"].family
-    scores = jax.vmap(jax.grad(family.log_prob), (None, 0))(
+    scores = compiled(jax.vmap(jax.grad(family.log_prob), (None, 0)))(
         model.params["globals"]["s"], jnp.asarray(model.outcomes()["s"])
     )
     squares = np.einsum("n,n...->...", q, np.asarray(scores["logits"], np.float64) ** 2)
@@ -64,7 +66,7 @@ def test_one_step_ends_on_the_posterior(forest):
     optimizer = bbvi.natural(reach=1e6)
     posterior = bbvi.fit(log_joint, field, optimizer=optimizer, stop=bbvi.Budget(steps=1), seed=4)
     log_p, outcomes = enumerated(log_joint, field, len(FORESTS[forest]), 3)
-    np.testing.assert_allclose(jax.vmap(posterior.log_prob)({"s": outcomes}), log_p, atol=2e-5)
+    np.testing.assert_allclose(compiled(jax.vmap(posterior.log_prob))({"s": outcomes}), log_p, atol=2e-5)
     np.testing.assert_allclose(posterior.probs()["s"], marginals(log_p, outcomes, 3), atol=1e-6)
     assert abs(float(posterior.elbo(200)) - np.log(evidence(log_joint, field, outcomes))) < 1e-4
 
@@ -72,13 +74,18 @@ def test_one_step_ends_on_the_posterior(forest):
 def enumerated(model, data, num, k):
     """All outcomes and the logarithms of their posterior probabilities."""
     outcomes = jnp.array(list(itertools.product(range(k), repeat=num)))
-    values = jax.vmap(lambda s: sum(leaf.sum() for leaf in jax.tree.leaves(model.log_joint({"s": s}, data))))(outcomes)
-    return np.asarray(jax.nn.log_softmax(values)), outcomes
+    return scipy.special.log_softmax(log_joints(model, data, outcomes)), outcomes
 
 
 def evidence(model, data, outcomes):
-    values = jax.vmap(lambda s: sum(leaf.sum() for leaf in jax.tree.leaves(model.log_joint({"s": s}, data))))(outcomes)
-    return float(jnp.exp(jax.nn.logsumexp(values)))
+    return float(np.exp(scipy.special.logsumexp(log_joints(model, data, outcomes))))
+
+
+def log_joints(model, data, outcomes):
+    def whole(s):
+        return sum(leaf.sum() for leaf in jax.tree.leaves(model.log_joint({"s": s}, data)))
+
+    return np.asarray(compiled(jax.vmap(whole))(outcomes), np.float64)
 
 
 def marginals(log_p, outcomes, k):
@@ -173,7 +180,9 @@ def test_forbidden_moves_are_ruled_out_exactly_and_from_the_start():
     posterior = bbvi.fit(model, Y)
     log_p, outcomes = enumerated(model, Y, 5, 3)
     assert posterior.converged and np.isneginf(log_p).any()
-    np.testing.assert_array_equal(np.isneginf(jax.vmap(posterior.log_prob)({"s": outcomes})), np.isneginf(log_p))
+    np.testing.assert_array_equal(
+        np.isneginf(compiled(jax.vmap(posterior.log_prob))({"s": outcomes})), np.isneginf(log_p)
+    )
     np.testing.assert_allclose(posterior.probs()["s"], marginals(log_p, outcomes, 3), atol=1e-4)
     assert float(posterior.history["setbacks"].sum()) == 0
 

@@ -11,6 +11,7 @@ import pytest
 import bbvi
 from bbvi.model.problem import bind
 from bbvi.posterior.values import own_lengths
+from tests.compiled import compiled
 from tests.exact import hermite, nodes_of_pair
 
 NOTHING = bbvi.Budget(steps=0)
@@ -105,13 +106,13 @@ def outcomes(problem, latents, params, lengths):
     return values, weight, log_q
 
 
-def exact_elbo(model, data, params):
-    problem, given, cohort = bind(model, data)
+def exact_elbo(bound, all_lengths, params):
+    problem, given, cohort = bound
     beta, weight, log_q = outcomes(problem, problem.globals, params["globals"], {})
     total = lambda terms: sum(jnp.sum(leaf) for leaf in terms.values())  # noqa: E731
     value = jax.vmap(lambda b: total(problem.prior_terms(b, given)))(beta) - log_q
     for group in range(problem.num_groups):
-        own = {axis: int(x[group]) for axis, x in own_lengths(cohort).items()}
+        own = {axis: int(x[group]) for axis, x in all_lengths.items()}
         row = jax.tree.map(lambda leaf: leaf[0], cohort.take(np.array([group])))
         local = {n: {p: leaf[group] for p, leaf in x.items()} for n, x in params["locals"].items()}
         z, own_weight, own_q = outcomes(problem, problem.locals, local, own)
@@ -130,7 +131,9 @@ def prepared(name):
         lambda leaf: leaf + 0.4 * generator.normal(size=leaf.shape).astype(np.float32), posterior.params
     )
     posterior = posterior.replace(moved)
-    gradient = jax.grad(lambda p: exact_elbo(model, data, p))(posterior._params)
+    bound = bind(model, data)
+    all_lengths = {} if bound[2] is None else own_lengths(bound[2])
+    gradient = compiled(jax.grad(lambda p: exact_elbo(bound, all_lengths, p)))(posterior._params)
     return model, data, posterior, {**gradient["globals"], **gradient["locals"]}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import bbvi
 from bbvi.model.joint import Block
+from tests.compiled import compiled
 
 MEAN = jnp.array([0.5, -0.3, 0.2])
 SIGMA = jnp.array([[0.8, 0.5, -0.3], [0.5, 0.6, -0.1], [-0.3, -0.1, 0.7]])
@@ -92,7 +93,7 @@ def test_gradient_is_unbiased(gradient):
         sigma, gap = scale[:, None] * jnp.linalg.inv(matrix.T @ matrix) * scale, p["loc"] - MEAN
         return 0.5 * jnp.linalg.slogdet(sigma)[1] - 0.5 * (gap @ precision @ gap + jnp.trace(precision @ sigma))
 
-    truth = jax.grad(elbo)(start.params["mu+tau+shift"])
+    truth = compiled(jax.grad(elbo))(start.params["mu+tau+shift"])
     found = bbvi.gradient_moments(
         model(), None, start, gradient=gradient, draws=bbvi.MonteCarlo(10), repeats=10_000, seed=1
     )

@@ -21,6 +21,8 @@ from bbvi.numerics.blas import factorises_small_matrices, jaxprs_inside, one_thr
 _OLDER_KERNELS = ("xla_cpu_use_fusion_emitters", False)
 # how a program is cut for threads of the compiler would change the last bits of functions that it calls
 _IN_ONE_PIECE = ("xla_cpu_parallel_codegen_split_count", 1)
+# kernels that wait for each other in turn need fewer copies of what a step carries to the next
+_IN_TURN = ("xla_cpu_enable_concurrency_optimized_scheduler", False)
 _NO_EFFORT = {"xla_backend_optimization_level": 0}
 # numbers to compute for each operation that is compiled: below, faster code costs more to compile (0.6 ms an operation)
 # than it saves (0.3 ns a number)
@@ -34,7 +36,7 @@ _WORTH_UNROLLING = 12_000  # numbers: below, longer code costs more to compile t
 
 def for_many_runs() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs again and again."""
-    return {"compiler_options": _known_here(*_OLDER_KERNELS)}
+    return {"compiler_options": _known_here(*_OLDER_KERNELS) | _known_here(*_IN_TURN)}
 
 
 def for_one_run() -> dict[str, Any]:

@@ -31,9 +31,9 @@ _LEAST_LOOK = 2 * _BLOCKS * _DIRECTIONS  # steps: a first look at one group of l
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
-#: steps that a suspicion may take where they cost little, numbers that may be computed for these, of the order of a few
-#: seconds' work, and steps of opaque functions below which nothing is verified
-_STEPS, _NUMBERS, _FEWEST_CALLS = 1500, 1e9, 400
+#: steps that a suspicion may take where they cost little, and numbers that may be computed for these, of the order of a few
+#: seconds' work
+_STEPS, _NUMBERS = 1500, 1e9
 
 
 #: a direction, and the curvature along it
@@ -64,8 +64,6 @@ class Allowance(NamedTuple):
 
 def allowance(loop: Loop, made: int) -> Allowance:
     """Allow as many steps as the fit has made, and a suspicion some at the least where they cost little."""
-    if loop.analysis.problem.opaque:
-        return Allowance(made if made >= _FEWEST_CALLS else 0, 0)
     return Allowance(made, max(0, int(min(_STEPS, _NUMBERS / loop.work())) - made))
 
 

@@ -3,6 +3,7 @@
 Also marks and conditions that make XLA store a value once instead of computing it again for each use.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
+from bbvi.numerics.alarm import without_alarm
 from bbvi.numerics.blas import factorises_small_matrices, jaxprs_inside, one_thread
 
 # XLA's older way to write a kernel takes a quarter to a half less time, and a third less memory, than its newer one
@@ -55,6 +57,7 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
     over, to the end of the process: its caches are weak in the function, but hold it as a constant of its own program.
     """
     compiled: dict[Any, tuple[Callable[..., Any], Callable[..., Any], bool]] = {}
+    run_before: set[Callable[..., Any]] = set()
 
     def call(*arguments: Any, long: bool = False) -> Any:
         arrays, rest = eqx.partition(arguments, eqx.is_array)
@@ -71,10 +74,12 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
             compiled[key] = with_effort, first, factorises_small_matrices(traced)
         late, early, on_one_thread = compiled[key]
         run = late if long else early
-        if not on_one_thread:
-            return run(*arrays)
-        with one_thread:
-            return jax.block_until_ready(run(*arrays))
+        with contextlib.nullcontext() if run in run_before else without_alarm():
+            run_before.add(run)
+            if not on_one_thread:
+                return run(*arrays)
+            with one_thread:
+                return jax.block_until_ready(run(*arrays))
 
     return call
 

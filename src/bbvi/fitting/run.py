@@ -289,7 +289,13 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
         if (own := rule.goes_on_verified(state.stops[end.rule])) is None:
             return end, run, state._replace(params=params)
         stops = (*state.stops[: end.rule], own, *state.stops[end.rule + 1 :])
-        return None, run, state._replace(stops=stops, fired=jax.device_put(np.int32(-1)), claimed=jnp.copy(state.step))
+        return (
+            None,
+            run,
+            state._replace(
+                stops=stops, fired=jax.device_put(np.int32(-1)), claimed=jax.device_put(np.int32(state.step))
+            ),
+        )
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:
         going = _by_score(run, found.biased)
@@ -298,7 +304,7 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
     if found.biased:
         warnings.warn(f"{words}. The fit goes on with Score() there", RuntimeWarning, stacklevel=2)
     fresh = going.loop.init(params if found.better is None else found.better)
-    state = fresh._replace(optimizer=state.optimizer, step=state.step, claimed=jnp.copy(state.step))
+    state = fresh._replace(optimizer=state.optimizer, step=state.step, claimed=jax.device_put(np.int32(state.step)))
     return _end(going, state, began), going, state
 
 

@@ -38,12 +38,12 @@ _WORTH_UNROLLING = 12_000  # numbers: below, longer code costs more to compile t
 
 def for_many_runs() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs again and again."""
-    return {"compiler_options": _known_here(*_OLDER_KERNELS) | _known_here(*_IN_TURN)}
+    return {"compiler_options": _known_among(_OLDER_KERNELS, _IN_TURN)}
 
 
 def for_one_run() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs a few times: not worth the compiler's effort."""
-    return {"compiler_options": _known_here(*_OLDER_KERNELS) | _known_here(*_IN_ONE_PIECE) | _NO_EFFORT}
+    return {"compiler_options": _known_among(_OLDER_KERNELS, _IN_ONE_PIECE) | _NO_EFFORT}
 
 
 def program(function: Callable[..., Any], *, runs: int | None = None, **options: Any) -> Callable[..., Any]:
@@ -96,14 +96,20 @@ def to_compute(jaxpr: Any) -> tuple[int, int]:
     return numbers, operations
 
 
+def _known_among(*options: tuple[str, Any]) -> dict[str, Any]:
+    """Return those options that this version of XLA and this device know; they would refuse others."""
+    if _are_known(_OLDER_KERNELS, _IN_TURN, _IN_ONE_PIECE):
+        return dict(options)
+    return dict(option for option in options if _are_known(option))
+
+
 @functools.cache
-def _known_here(name: str, value: Any) -> dict[str, Any]:
-    """Return an option if this version of XLA and this device know it; they would refuse others."""
+def _are_known(*options: tuple[str, Any]) -> bool:
     try:
-        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
     except jax.errors.JaxRuntimeError:
-        return {}
-    return {name: value}
+        return False
+    return True
 
 
 #: by this name the analysis of jumps knows an integer that stays as it is while what stands beside it moves

@@ -89,6 +89,15 @@ class Loop:
         of_groups = 0.0 if group is None else self.batch_size * group.trace.work()
         return self.draws.num * (prior.trace.work() + of_groups)
 
+    def is_ours(self) -> bool:
+        """Tell whether estimators, families and derivatives are all of this library or those it stands on, which tests show unbiased."""
+        analysis = self.analysis
+        families = [type(latent.family) for latent in analysis.problem.latents.values()]
+        estimators = [type(own) for own in (self.gradient, *self.gradient.by_latent(analysis).values())]
+        traces = [blankets.trace for blankets in analysis.blankets if blankets is not None]
+        of_library = all(kind.__module__.startswith("bbvi.") for kind in (*families, *estimators, type(self.draws)))
+        return of_library and not any(trace.has_own_derivatives() for trace in traces)
+
     def late(self) -> "Loop":
         """Return the same loop for steps after `EARLY`, compiled with all effort."""
         own = copy.copy(self)

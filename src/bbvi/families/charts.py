@@ -106,7 +106,7 @@ class AbstractChart(eqx.Module):
             return generator.integers(0, top, shape, endpoint=True).astype(np.int32)
         chart = self.unconstrained
         raw = generator.normal(size=(*shape, *chart.coordinates_shape)).astype(jnp.result_type(float))
-        return np.asarray(jax.jit(chart.value, **for_one_run())(raw))
+        return np.asarray(jax.jit(lambda u: chart.value(u), **for_one_run())(raw))  # a chart has no hash
 
     def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace:
         """Return the marginals of z whose coordinates are Normal."""

@@ -488,6 +488,12 @@ def test_a_setting_of_the_wrong_kind_is_refused(settings, message):
         bbvi.fit(flat(), **settings)
 
 
+@pytest.mark.parametrize("unknown", ["progress", "steps", "stops"])
+def test_iterate_names_an_option_it_does_not_take_and_lists_those_it_does(unknown):
+    with pytest.raises(TypeError, match=rf"iterate\(\) got '{unknown}'; it takes batch_size, .*stop"):
+        bbvi.iterate(flat(), **{unknown: None})
+
+
 def test_a_negative_seed_is_a_seed_of_its_own():
     locations = {seed: float(bbvi.fit(flat(), seed=seed, stop=NOTHING).params["mu"]["loc"]) for seed in (-1, 0, 1)}
     assert len(set(locations.values())) == 3

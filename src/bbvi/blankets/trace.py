@@ -19,6 +19,7 @@ from bbvi.blankets.jaxpr.jumps import cell_of
 from bbvi.blankets.jaxpr.primitives import MOVES
 from bbvi.blankets.jaxpr.run import all_consts, bind_whole, reached, run
 from bbvi.blankets.jaxpr.samples import Last, run_last
+from bbvi.blankets.jaxpr.trusted import has_own_derivatives
 from bbvi.blankets.jaxpr.work import work_of
 from bbvi.blankets.lost_numbers import refuse_lost_numbers
 from bbvi.model.latents import Latent
@@ -119,6 +120,10 @@ class Trace:
     def work(self) -> float:
         """Count the numbers that an evaluation computes; infinite where a host or a loop of unknown length computes them."""
         return 1.0 + work_of(self.closed.jaxpr)
+
+    def has_own_derivatives(self) -> bool:
+        """Tell whether a derivative rule of the user's own is in it."""
+        return has_own_derivatives(self.closed.jaxpr)
 
     def largest(self) -> int:
         """The number of elements of the largest array that depends on a latent: what one draw takes in memory."""

@@ -10,12 +10,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
 from jax.nn import sigmoid, softplus
 from jaxtyping import Array
 from numpyro.distributions import biject_to, constraints
+
+from bbvi.numerics.xla import for_one_run
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -102,8 +105,8 @@ class AbstractChart(eqx.Module):
             top = 1 if self.support == constraints.boolean else getattr(self.support, "upper_bound", _FEW)
             return generator.integers(0, top, shape, endpoint=True).astype(np.int32)
         chart = self.unconstrained
-        raw = generator.normal(size=(*shape, *chart.coordinates_shape))
-        return np.asarray(chart.value(jnp.asarray(raw, float)))
+        raw = generator.normal(size=(*shape, *chart.coordinates_shape)).astype(jnp.result_type(float))
+        return np.asarray(jax.jit(lambda u: chart.value(u), **for_one_run())(raw))  # a chart has no hash
 
     def of_normal(self, loc: np.ndarray, log_sd: np.ndarray) -> SimpleNamespace:
         """Return the marginals of z whose coordinates are Normal."""

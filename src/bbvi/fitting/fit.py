@@ -52,6 +52,7 @@ from bbvi.posterior.outcome import Outcome
 from bbvi.posterior.posterior import Posterior
 
 _CAPACITY = 1000
+_FLAT = 4  # times as many without batches, which are drawn for all steps of a call at once
 _STREAM_CAPACITY = 16
 _STREAM_BYTES = 1 << 24
 
@@ -219,7 +220,7 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
         if isinstance(model, Model) or not problem.locals:
             raise ValueError("hold= keeps the globals and fits locals: the model needs locals")
         params = warm_start(model, params, settings.hold, "hold", ("globals",))
-    capacity = _CAPACITY
+    capacity = _CAPACITY if groups is not None else _FLAT * _CAPACITY
     if isinstance(groups, Stream):
         capacity = max(_STREAM_CAPACITY, min(_CAPACITY, groups.steps_within(_STREAM_BYTES, size)))
     choosing, estimator = None, settings.gradient

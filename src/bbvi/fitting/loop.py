@@ -89,6 +89,15 @@ class Loop:
         of_groups = 0.0 if group is None else self.batch_size * group.trace.work()
         return self.draws.num * (prior.trace.work() + of_groups)
 
+    def is_ours(self) -> bool:
+        """Tell whether estimators, families and derivatives are all of this library or those it stands on, which tests show unbiased."""
+        analysis = self.analysis
+        families = [type(latent.family) for latent in analysis.problem.latents.values()]
+        estimators = [type(own) for own in (self.gradient, *self.gradient.by_latent(analysis).values())]
+        traces = [blankets.trace for blankets in analysis.blankets if blankets is not None]
+        of_library = all(kind.__module__.startswith("bbvi.") for kind in (*families, *estimators, type(self.draws)))
+        return of_library and not any(trace.has_own_derivatives() for trace in traces)
+
     def late(self) -> "Loop":
         """Return the same loop for steps after `EARLY`, compiled with all effort."""
         own = copy.copy(self)
@@ -199,14 +208,16 @@ class Loop:
         at = stored(run_time_true(key), self.draws_key(key, state.step))
         draws, estimate, num_draws = self.draws.estimate(by, state.draws, state.step, key=at, buffers=buffers)
         flat_gradient = ravel_pytree({"globals": estimate.globals, "rows": estimate.rows})[0]
-        is_finite = peers.all(jnp.all(jnp.isfinite(flat_gradient)))
-        finite = _zero_unless(is_finite, estimate)
+        num = len(self.analysis.problem.latents)
+        of_gradient = self._broken(estimate.globals, estimate.rows, flat_gradient)
+        finite = _zero_unless(peers.all(of_gradient > num), estimate)
         before, after, optimizer = self._ascend(state, finite, batch)
         flat_after, (flat_before, as_tree) = ravel_pytree(after)[0], ravel_pytree(before)
-        good = peers.all(is_finite & jnp.all(jnp.isfinite(flat_after)) & jnp.isfinite(estimate.elbo))
-        # which latent it was is asked only where it was one
-        seen = estimate, after, flat_gradient, flat_after
-        broken = peers.least(jax.lax.cond(good, lambda *_: jnp.int32(-1), self._broken, *seen))
+        broken = jnp.minimum(of_gradient, self._broken(after["globals"], after["rows"], flat_after))
+        # one beyond the last latent where only the ELBO is not finite: a term that reads no latent can do that
+        broken = jnp.where(jnp.isfinite(estimate.elbo), broken, jnp.minimum(broken, num))
+        good = peers.all(broken > num)
+        broken = peers.least(jnp.where(good, -1, broken))
         takes = good & moving
         moved = flat_after - flat_before
         end = jnp.where(state.share < 1, flat_before + state.share * moved, flat_after)
@@ -269,16 +280,13 @@ class Loop:
         discrete = [latents[name].family.chart.is_discrete for name, _ in parts]
         return np.repeat(discrete, [sum(map(jnp.size, params.values())) for _, params in parts])
 
-    def _broken(self, estimate: Estimate, after: dict[str, Lambda], *flat: Array) -> Array:
-        """Number the first latent, in declaration order, with a gradient or a parameter that is not finite.
-
-        One beyond the last where only the ELBO is not: a term that reads no latent can do that.
-        """
+    def _broken(self, of_globals: Lambda, rows: Lambda, flat: Array) -> Array:
+        """Number the first latent, in declaration order, with an entry that is not finite; two beyond the last if all are."""
         latents = list(self.analysis.problem.latents)
-        gradient = {"globals": estimate.globals, "rows": estimate.rows}
-        parts = [own for tree in (gradient, after) for _, part in sorted(tree.items()) for own in sorted(part.items())]
+        parts = [own for part in (of_globals, rows) for own in sorted(part.items())]
         owners = np.repeat([latents.index(n) for n, _ in parts], [sum(map(jnp.size, p.values())) for _, p in parts])
-        return jnp.min(jnp.where(jnp.isfinite(jnp.concatenate(flat)), len(latents), owners)).astype(jnp.int32)
+        none = np.int32(len(latents) + 1)
+        return jnp.min(jnp.where(jnp.isfinite(flat), none, owners.astype(np.int32)), initial=none)
 
 
 def _zero_unless(finite: Array, estimate: Estimate) -> Estimate:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bbvi.families.abstract import Lambda
@@ -168,7 +167,7 @@ class Probe:
     ) -> tuple[State, np.ndarray]:
         loop, key, data, groups = self.fit
         elbos: list[np.ndarray] = []
-        state = own_copy(self._still._replace(params=params, waits=jnp.bool_(waits)))
+        state = own_copy(self._still._replace(params=params, waits=jax.device_put(np.bool_(waits))))
         for word in words:
             key = fold(key, word)
         self.left -= steps

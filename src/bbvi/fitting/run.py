@@ -279,17 +279,18 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
             average = run.settings.stops[end.rule].average(state.stops[end.rule], state.params)
             state = state if average is None else state._replace(params=average)
         return end, run, state
-    rule, loop, claimed = run.settings.stops[end.rule], run.loop, int(state.claimed)
-    fit = Fit(loop, fold(run.key, "verify", claimed), run.data, run.groups)
+    rule, loop, made = run.settings.stops[end.rule], run.loop, int(state.step)
+    fit, allowed = Fit(loop, fold(run.key, "verify", made), run.data, run.groups), allowance(loop, state)
     with _keeping_posterior(run, state, history):
-        probe = candidate(fit, state, end.rule, allowance(loop, int(state.step) - claimed))
+        probe = candidate(fit, state, end.rule, allowed)
         params, found = probe.origin, verify(probe)
         loop.analysis.problem.raise_failure()
+    looked = jax.device_put(np.int32(int(state.looked) + allowed.left - probe.left))
     if found.better is None and not found.biased:
         if (own := rule.goes_on_verified(state.stops[end.rule])) is None:
             return end, run, state._replace(params=params)
         stops = (*state.stops[: end.rule], own, *state.stops[end.rule + 1 :])
-        return None, run, state._replace(stops=stops, fired=jax.device_put(np.int32(-1)), claimed=jnp.copy(state.step))
+        return None, run, state._replace(stops=stops, fired=jax.device_put(np.int32(-1)), looked=looked)
     words, going = f"{rule!r} fired, but {found.sentence}", run if rule.goes_on else None
     if going is not None and found.biased:
         going = _by_score(run, found.biased)
@@ -298,7 +299,7 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
     if found.biased:
         warnings.warn(f"{words}. The fit goes on with Score() there", RuntimeWarning, stacklevel=2)
     fresh = going.loop.init(params if found.better is None else found.better)
-    state = fresh._replace(optimizer=state.optimizer, step=state.step, claimed=jnp.copy(state.step))
+    state = fresh._replace(optimizer=state.optimizer, step=state.step, looked=looked)
     return _end(going, state, began), going, state
 
 

@@ -64,4 +64,7 @@ def checked_settings(*, gradient: Any = None, draws: Any = None, stop: Any = Non
         raise ValueError(
             "restarts= begins at several random places, and start= or hold= says where to begin: leave one out"
         )
+    known = {"stop", *Settings._fields} - {"stops"}
+    if unknown := set(others) - known:
+        raise TypeError(f"iterate() got {', '.join(map(repr, sorted(unknown)))}; it takes {', '.join(sorted(known))}")
     return Settings(gradient, draws, stops, **others)

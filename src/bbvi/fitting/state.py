@@ -22,8 +22,8 @@ class State(NamedTuple):
     fired: Array
     #: which latent's gradient was not finite, or -1; one beyond the last if the ELBO was not
     broken: Array
-    #: the step at which a rule last fired and was looked at
-    claimed: Array
+    #: how many steps verifications took of those that they may take together
+    looked: Array
     #: lambda before the last good step, as one vector: of the globals, and of the rows of these groups
     previous: tuple[Array, Array]
     #: what share of their steps latents take: less than 1 after setbacks, of which there were so many in a row

@@ -31,9 +31,9 @@ _LEAST_LOOK = 2 * _BLOCKS * _DIRECTIONS  # steps: a first look at one group of l
 _LEAST_BIAS, _ERRORS = 0.002, 5.0  # what counts as biased, in sds of q and in standard errors
 
 
-#: steps that a suspicion may take where they cost little, numbers that may be computed for these, of the order of a few
-#: seconds' work, and steps of opaque functions below which nothing is verified
-_STEPS, _NUMBERS, _FEWEST_CALLS = 1500, 1e9, 400
+#: steps that a suspicion may take where they cost little, and numbers that may be computed for these, of the order of a few
+#: seconds' work
+_STEPS, _NUMBERS = 1500, 1e9
 
 
 #: a direction, and the curvature along it
@@ -56,17 +56,16 @@ class Finding(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """How many steps a verification may take: as many as the fit has made since the last one, and more where something is suspected."""
+    """How many steps a verification may take: as many as the fit has made, less those of earlier ones, and more where something is suspected."""
 
     left: int
     reserve: int
 
 
-def allowance(loop: Loop, made: int) -> Allowance:
-    """Allow as many steps as the fit has made, and a suspicion some at the least where they cost little."""
-    if loop.analysis.problem.opaque:
-        return Allowance(made if made >= _FEWEST_CALLS else 0, 0)
-    return Allowance(made, max(0, int(min(_STEPS, _NUMBERS / loop.work())) - made))
+def allowance(loop: Loop, state: State) -> Allowance:
+    """Allow all verifications as many steps as the fit has made, and a suspicion some at the least where they cost little."""
+    left = max(0, int(state.step) - int(state.looked))
+    return Allowance(left, max(0, int(min(_STEPS, _NUMBERS / loop.work())) - left))
 
 
 def candidate(fit: Fit, state: State, number: int, allowed: Allowance) -> Probe:
@@ -80,23 +79,31 @@ def candidate(fit: Fit, state: State, number: int, allowed: Allowance) -> Probe:
     steps = probe.steps
     if fit.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(fit.groups)) / loop.batch_size))
-    gain = probe.compare(average, params, steps, "candidate")
-    if gain.mean > -2 * gain.error:
-        return probe
+    # one comparison in forty is beyond two errors by chance
+    for again in range(2):
+        gain = probe.compare(average, params, steps, "candidate", again)
+        if gain.mean > -2 * gain.error:
+            return probe
     return Probe(fit, state, params, left=probe.left, reserve=probe.reserve)
 
 
 def verify(probe: Probe) -> Finding:
     """Challenge the lambda that a probe is around, within the steps it has left.
 
-    Discrete factors may always have given up a value that nothing shows, and after a few steps nothing is known: these are
-    suspected from the start.
+    Discrete factors may always have given up a value that nothing shows, after a few steps nothing is known, and what others wrote
+    may be biased: these are suspected from the start.
     """
     if probe.left <= 0:
         return Finding()
-    suspect = discrete_latents(probe) or not _can_challenge(probe)
+    is_early = not _can_challenge(probe)
+    suspect = discrete_latents(probe) or is_early or not probe.fit.loop.is_ours()
     with probe.looking_closer() if suspect else contextlib.nullcontext():
-        return _challenged(probe)
+        found = _winner(probe, _going_on) if is_early else None
+        return _challenged(probe) if found is None else found
+
+
+def _going_on(probe: Probe) -> Params:
+    return probe.averaged(probe.origin, probe.settle, "going on")
 
 
 def _challenged(probe: Probe) -> Finding:
@@ -104,7 +111,8 @@ def _challenged(probe: Probe) -> Finding:
         if (found := _winner(probe, challenger)) is not None:
             return found
     ridges = _ridges(probe) if _can_challenge(probe) and probe.unit.any() else []
-    if any(_may_bring(probe, *ridge) > _WORTH * _least_gain(probe) for ridge in ridges):
+    may_bring = [_may_bring(probe, *ridge) for ridge in ridges]
+    if max(may_bring, default=0) > _WORTH * _least_gain(probe) or sum(may_bring) > _least_gain(probe):
         with probe.looking_closer() as with_more:
             again = _ridges(probe) if with_more else ridges
             if (found := _winner(probe, lambda probe: _top_of_ridges(probe, again))) is not None:
@@ -135,9 +143,10 @@ def _least_gain(probe: Probe) -> float:
 
 
 def _top_of_ridges(probe: Probe, ridges: list[Ridge]) -> Params | None:
-    """Climb along the directions of least curvature, one after the other."""
+    """Climb along the directions that may bring most, one after the other."""
     at = np.zeros_like(probe.unit)
-    for number, (direction, _) in enumerate(ridges):
+    ranked = sorted(ridges, key=lambda ridge: -_may_bring(probe, *ridge))
+    for number, (direction, _) in enumerate(ranked[:_RIDGES]):
         if probe.left < 10 * probe.steps:
             break
         at = at + _climb(probe, at, direction, number) * direction
@@ -170,7 +179,7 @@ def _ridges(probe: Probe) -> list[Ridge]:
     # not symmetric on few draws: a path's gradient is that of no function
     values, vectors = np.linalg.eig(basis @ np.stack(images).T)
     slow = [i for i in np.argsort(np.abs(values)) if abs(values[i]) < _FLAT]
-    along = [(vectors[:, i].real @ basis, abs(values[i])) for i in slow[:_RIDGES]]
+    along = [(vectors[:, i].real @ basis, abs(values[i])) for i in slow]
     return [(direction / np.linalg.norm(direction), bend) for direction, bend in along if direction.any()]
 
 

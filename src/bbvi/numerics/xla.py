@@ -3,6 +3,7 @@
 Also marks and conditions that make XLA store a value once instead of computing it again for each use.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -15,12 +16,15 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
+from bbvi.numerics.alarm import without_alarm
 from bbvi.numerics.blas import factorises_small_matrices, jaxprs_inside, one_thread
 
 # XLA's older way to write a kernel takes a quarter to a half less time, and a third less memory, than its newer one
 _OLDER_KERNELS = ("xla_cpu_use_fusion_emitters", False)
 # how a program is cut for threads of the compiler would change the last bits of functions that it calls
 _IN_ONE_PIECE = ("xla_cpu_parallel_codegen_split_count", 1)
+# kernels that wait for each other in turn need fewer copies of what a step carries to the next
+_IN_TURN = ("xla_cpu_enable_concurrency_optimized_scheduler", False)
 _NO_EFFORT = {"xla_backend_optimization_level": 0}
 # numbers to compute for each operation that is compiled: below, faster code costs more to compile (0.6 ms an operation)
 # than it saves (0.3 ns a number)
@@ -34,12 +38,12 @@ _WORTH_UNROLLING = 12_000  # numbers: below, longer code costs more to compile t
 
 def for_many_runs() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs again and again."""
-    return {"compiler_options": _known_here(*_OLDER_KERNELS)}
+    return {"compiler_options": _known_among(_OLDER_KERNELS, _IN_TURN)}
 
 
 def for_one_run() -> dict[str, Any]:
     """Return arguments of `jit` for a program that runs a few times: not worth the compiler's effort."""
-    return {"compiler_options": _known_here(*_OLDER_KERNELS) | _known_here(*_IN_ONE_PIECE) | _NO_EFFORT}
+    return {"compiler_options": _known_among(_OLDER_KERNELS, _IN_ONE_PIECE) | _NO_EFFORT}
 
 
 def program(function: Callable[..., Any], *, runs: int | None = None, **options: Any) -> Callable[..., Any]:
@@ -53,6 +57,7 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
     over, to the end of the process: its caches are weak in the function, but hold it as a constant of its own program.
     """
     compiled: dict[Any, tuple[Callable[..., Any], Callable[..., Any], bool]] = {}
+    run_before: set[Callable[..., Any]] = set()
 
     def call(*arguments: Any, long: bool = False) -> Any:
         arrays, rest = eqx.partition(arguments, eqx.is_array)
@@ -69,10 +74,12 @@ def program(function: Callable[..., Any], *, runs: int | None = None, **options:
             compiled[key] = with_effort, first, factorises_small_matrices(traced)
         late, early, on_one_thread = compiled[key]
         run = late if long else early
-        if not on_one_thread:
-            return run(*arrays)
-        with one_thread:
-            return jax.block_until_ready(run(*arrays))
+        with contextlib.nullcontext() if run in run_before else without_alarm():
+            run_before.add(run)
+            if not on_one_thread:
+                return run(*arrays)
+            with one_thread:
+                return jax.block_until_ready(run(*arrays))
 
     return call
 
@@ -89,14 +96,20 @@ def to_compute(jaxpr: Any) -> tuple[int, int]:
     return numbers, operations
 
 
+def _known_among(*options: tuple[str, Any]) -> dict[str, Any]:
+    """Return those options that this version of XLA and this device know; they would refuse others."""
+    if _are_known(_OLDER_KERNELS, _IN_TURN, _IN_ONE_PIECE):
+        return dict(options)
+    return dict(option for option in options if _are_known(option))
+
+
 @functools.cache
-def _known_here(name: str, value: Any) -> dict[str, Any]:
-    """Return an option if this version of XLA and this device know it; they would refuse others."""
+def _are_known(*options: tuple[str, Any]) -> bool:
     try:
-        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+        jax.jit(lambda: 0, compiler_options=dict(options)).lower().compile()
     except jax.errors.JaxRuntimeError:
-        return {}
-    return {name: value}
+        return False
+    return True
 
 
 #: by this name the analysis of jumps knows an integer that stays as it is while what stands beside it moves

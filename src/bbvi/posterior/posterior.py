@@ -147,11 +147,11 @@ class Posterior:
         drawn = {name: self._draw(name, n, seed, groups) for name in self._problem.latents}
         return self._problem.members({name: self._ragged(name, value, groups, 1) for name, value in drawn.items()})
 
-    def _draw(self, name: str, n: int, seed: int | Array, groups: Any) -> Array:
+    def _draw(self, name: str, n: int, seed: int | Array, groups: Any, *, once: bool = False) -> Array:
         params, latent = self._rows(name, groups), self._problem.latents[name]
         of_groups = jnp.asarray(self._numbers(groups)) if name in self._problem.locals else None
         key, padded = fold(seed_key(seed), "sample"), tuple(self._problem.lengths.items())
-        return sample_latent(params, key, of_groups, name, latent, n, padded)
+        return sample_latent(params, key, of_groups, name, latent, n, padded, once=once)
 
     def mean(self, *, groups: Any = None) -> Table:
         """Return the posterior mean of each latent."""
@@ -313,7 +313,7 @@ class Posterior:
                 if what == "quantile" and latent.family.chart.is_discrete:
                     out[name] = out[name].astype(int)
             except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without
-                x = np.asarray(self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups), np.float64)
+                x = np.asarray(self._draw(name, _DRAWS_FOR_MOMENTS, 0, groups, once=True), np.float64)
                 out[name] = ask(of_draws(x))
         why = f"{{name!r}} is {{support}}: a {what} of category codes means nothing; use posterior.probs()[{{name!r}}]"
         whole = self._problem.taken_apart({name: self._ragged(name, x, groups, 0) for name, x in out.items()})

@@ -18,6 +18,7 @@ from bbvi.model.latents import Latent
 from bbvi.model.paired import in_order, is_paired
 from bbvi.model.problem import Problem
 from bbvi.numerics.address import Key, fold
+from bbvi.numerics.xla import for_one_run
 
 #: the length to which each ragged axis is padded, hashable
 Padded = tuple[tuple[str, int], ...]
@@ -66,13 +67,21 @@ class Table(dict):
         raise KeyError(f"no latent {name!r}; there are {sorted([*self, *self._refused])}")
 
 
-# compiled once for a latent and a number of draws, however often they are asked for; without options for the compiler,
-# which JAX would refuse inside a program of the user's
-@functools.partial(jax.jit, static_argnames=("name", "latent", "num", "padded"))
-def sample_latent(
-    params: Any, key: Key, groups: Array | None, name: str, latent: Latent, num: int, padded: Padded
-) -> Array:
-    """Draw from one latent's q: `(draws, ...)`, or from these groups' rows, `(draws, group, ...)`."""
+def sample_latent(*what: Any, once: bool = False) -> Array:
+    """Draw from one latent's q: `(draws, ...)`, or from these groups' rows, `(draws, group, ...)`.
+
+    What is asked for `once`, and by no program of the user's, is compiled without effort.
+    """
+    return _sampling(once)(*what)
+
+
+@functools.cache  # one program for a latent and a number of draws, however often they are asked for
+def _sampling(once: bool) -> Callable[..., Array]:
+    # JAX would refuse options for the compiler inside a program of the user's
+    return jax.jit(_sample, static_argnames=("name", "latent", "num", "padded"), **(for_one_run() if once else {}))
+
+
+def _sample(params: Any, key: Key, groups: Array | None, name: str, latent: Latent, num: int, padded: Padded) -> Array:
     draws, samples = MonteCarlo(num), jnp.arange(num, dtype=jnp.uint32)
 
     def one(p: Any, at: Key) -> Array:

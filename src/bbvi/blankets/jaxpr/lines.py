@@ -11,6 +11,7 @@ import numpyro
 #: where these packages are installed
 JAX, EQUINOX, NUMPYRO = (os.path.join(os.path.dirname(str(m.__file__)), "") for m in (jax, equinox, numpyro))
 _BBVI, _MACHINERY = Path(__file__).parents[2], (JAX, EQUINOX, "<")
+BBVI = os.path.join(_BBVI, "")
 #: densities, and the special functions that they call
 _DENSITIES = (NUMPYRO, str(_BBVI / "families"), str(_BBVI / "numerics"))
 #: JAX's own densities

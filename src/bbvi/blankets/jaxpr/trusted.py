@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bbvi.blankets.jaxpr.lines import JAX, NUMPYRO, frames_of
-from bbvi.blankets.jaxpr.primitives import words
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from bbvi.blankets.jaxpr.lines import BBVI, EQUINOX, JAX, NUMPYRO, frames_of
+from bbvi.blankets.jaxpr.primitives import CUSTOM, closed_trace, words
 
 #: functions of JAX that are continuous and have the right derivative, though they use such operations
 _TRUSTED = words(
@@ -35,6 +37,24 @@ def is_trusted(name: str, where: Calls, forgiven: bool = True) -> bool:
 def is_written_in(function: str, where: Calls) -> bool:
     """Tell whether this function of JAX did this."""
     return not _is_derivative(where) and function in _written_in(where)[0]
+
+
+def has_own_derivatives(jaxpr: Jaxpr) -> bool:
+    """Tell whether a trace calls a function with a derivative rule that is not of JAX, its libraries or this one."""
+    for eqn in jaxpr.eqns:
+        inner = [trace for value in eqn.params.values() if (trace := closed_trace(value)) is not None]
+        if eqn.primitive.name in CUSTOM and not all(map(_is_of_libraries, inner)):
+            return True
+        branches = [closed_trace(branch) for branch in eqn.params.get("branches", ())]
+        if any(has_own_derivatives(trace.jaxpr) for trace in (*inner, *branches) if trace is not None):
+            return True
+    return False
+
+
+def _is_of_libraries(trace: ClosedJaxpr) -> bool:
+    info = getattr(trace.jaxpr, "debug_info", None)
+    file = str(getattr(info, "func_src_info", "")).rpartition(" at ")[2]
+    return file.startswith((JAX, EQUINOX, NUMPYRO, BBVI))
 
 
 def _written_in(where: Calls) -> tuple[set[str], Any]:

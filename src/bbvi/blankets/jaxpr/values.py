@@ -30,9 +30,9 @@ NUMPY: dict[str, Callable[..., np.ndarray]] = {
 _UFUNCS: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "neg": np.negative,
     "div": np.divide, "log": np.log, "exp": np.exp, "eq": np.equal, "ne": np.not_equal, "gt": np.greater, "lt": np.less,
-    "ge": np.greater_equal, "le": np.less_equal,
+    "ge": np.greater_equal, "le": np.less_equal, "sqrt": np.sqrt, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,
 }  # fmt: skip
-_FLOATS = (np.float32, np.float64)
+_FLOATS, _LOGIC = (np.float32, np.float64), ("and", "or", "not")
 
 
 class Values:
@@ -92,7 +92,8 @@ def _with_numpy(eqn: Any, inputs: list[Any]) -> list[np.ndarray] | None:
         return None
     arrays = [np.asarray(value) for value in inputs]
     to_other = name == "convert_element_type" and out.dtype not in _FLOATS
-    if to_other or name not in _UFUNCS | NUMPY or any(array.dtype not in _FLOATS for array in arrays):
+    kinds = (np.bool_,) if name in _LOGIC else _FLOATS
+    if to_other or name not in _UFUNCS | NUMPY or any(array.dtype not in kinds for array in arrays):
         return None
     with np.errstate(all="ignore"):
         made = _UFUNCS[name](*arrays) if name in _UFUNCS else NUMPY[name](eqn.params, *arrays)

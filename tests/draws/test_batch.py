@@ -9,6 +9,7 @@ import pytest
 import bbvi
 from bbvi.draws.batch import draw_groups
 from bbvi.numerics.address import seed_key
+from tests.compiled import compiled
 from tests.exact import HIERARCHICAL, largest_gap
 from tests.gradients.test_score import FEWEST, ROUNDING, UNBIASED, exact
 
@@ -50,8 +51,8 @@ def test_a_row_in_the_batch_has_its_full_gradient(name):
 
 def test_every_batch_is_equally_likely():
     batches = [
-        tuple(sorted(np.asarray(b)))
-        for b in jax.vmap(lambda step: draw_groups(seed_key(0), step, 5, 2))(np.arange(20_000))
+        tuple(sorted(b))
+        for b in np.asarray(compiled(jax.vmap(lambda step: draw_groups(seed_key(0), step, 5, 2)))(np.arange(20_000)))
     ]
     counts = np.array([batches.count(pair) for pair in itertools.combinations(range(5), 2)])
     assert counts.sum() == 20_000
@@ -60,7 +61,7 @@ def test_every_batch_is_equally_likely():
 
 
 def test_a_batch_never_repeats_a_group():
-    batches = np.asarray(jax.vmap(lambda step: draw_groups(seed_key(1), step, 40, 30))(np.arange(200)))
+    batches = np.asarray(compiled(jax.vmap(lambda step: draw_groups(seed_key(1), step, 40, 30)))(np.arange(200)))
     assert all(len(set(batch)) == 30 for batch in batches)
     assert batches.min() >= 0 and batches.max() < 40
 

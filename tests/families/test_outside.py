@@ -13,6 +13,7 @@ import bbvi
 from bbvi.families import AbstractFamily, Positive, location_and_scale, score
 from bbvi.model.latents import random_starts
 from bbvi.numerics.address import seed_key
+from tests.compiled import compiled
 
 
 class LogLogistic(AbstractFamily):
@@ -44,7 +45,7 @@ def test_a_family_is_at_most_fifteen_lines():
 
 def test_density_integrates_to_one_and_score_to_zero(params):
     u = jnp.linspace(-40.0, 40.0, 100_001)
-    log_q, h = jax.vmap(lambda v: score(LogLogistic(), params, v))(u)
+    log_q, h = compiled(jax.vmap(lambda v: score(LogLogistic(), params, v)))(u)
     weight = np.exp(np.asarray(log_q + u, np.float64)) * 8e-4  # the step of u, with dz = z du
     assert abs(weight.sum() - 1) < 1e-3
     for leaf in h.values():

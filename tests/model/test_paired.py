@@ -13,6 +13,7 @@ from bbvi.families import Bernoulli, Categorical, Paired, PerValue
 from bbvi.families.charts import Positive, Real, Through
 from bbvi.families.law import score
 from bbvi.model.joint import Block
+from tests.compiled import compiled
 from tests.exact import nodes_of_pair
 from tests.gradients.test_values_and_paths import groups
 
@@ -31,7 +32,7 @@ def test_scores_have_mean_zero_and_natural_gradients_are_those_of_their_covarian
     family = FAMILIES[name]
     params = some_params(family)
     u, weight = nodes_of_pair(family, params, 30)
-    _, scores = jax.vmap(functools.partial(score, family, params))(u)
+    _, scores = compiled(lambda params, u: jax.vmap(functools.partial(score, family, params))(u))(params, u)
     names = sorted(scores)
     flat = np.concatenate([np.asarray(scores[p], np.float64).reshape(len(u), -1) for p in names], 1)
     weight = np.asarray(weight, np.float64)
@@ -42,7 +43,7 @@ def test_scores_have_mean_zero_and_natural_gradients_are_those_of_their_covarian
     shapes = [np.shape(params[p]) for p in names]
     cut = np.split(gradient, np.cumsum([int(np.prod(s)) for s in shapes])[:-1])
     given = {p: jnp.asarray(part.reshape(s), float) for p, part, s in zip(names, cut, shapes, strict=True)}
-    found = family.natural_gradient(params, given)
+    found = compiled(family.natural_gradient)(params, given)
     direction = np.concatenate([np.ravel(found[p]) for p in names])
     np.testing.assert_allclose(fisher @ direction, gradient, atol=2e-4 * np.abs(gradient).max())
 
@@ -153,7 +154,7 @@ def test_the_density_of_a_draw_is_that_of_all_factors(fitted):
     )
     expected = expected + dist.Normal(other["loc"], jnp.exp(other["scale"])).log_prob(z["c"])
     np.testing.assert_allclose(fitted.log_prob(z), expected, rtol=1e-5)
-    many = jax.vmap(fitted.log_prob)(fitted.sample(4, 5))
+    many = compiled(jax.vmap(fitted.log_prob))(fitted.sample(4, 5))
     np.testing.assert_allclose(many[0], fitted.log_prob({n: v[0] for n, v in fitted.sample(4, 5).items()}), rtol=1e-5)
 
 

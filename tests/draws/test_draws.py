@@ -1,5 +1,7 @@
 """Draws: many of them in the memory of a few, and numbers that depend on their address alone."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,16 @@ from bbvi.numerics.address import seed_key
 from tests.gradients.test_control_variates import gamma_chain
 
 
-def estimate(num, chunk=None, variate=None):
+@functools.cache
+def at_start():
+    """The analysis of a chain, where a fit to it begins, and its data."""
     model, y = gamma_chain()
     problem, data, _ = bind(model, y)
-    analysis = analyse(problem, data, None)
-    params = bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).params
+    return analyse(problem, data, None), bbvi.fit(model, y, stop=bbvi.Budget(steps=0)).params, data
+
+
+def estimate(num, chunk=None, variate=None):
+    analysis, params, data = at_start()
     gradient = bbvi.Score(control_variate=variate or bbvi.LeaveOneOut())
     draws = bbvi.MonteCarlo(num, chunk=chunk)
     return jax.jit(lambda p, d: gradient.estimate(analysis, p, d, None, draws=draws, key=seed_key(1))), params, data
@@ -33,12 +40,16 @@ def test_memory_does_not_grow_with_the_number_of_draws():
     assert many < 200e6
 
 
+@functools.cache
+def gradient_in_chunks(chunk, variate):
+    function, params, data = estimate(200, chunk, variate)
+    return function(params, data)
+
+
 @pytest.mark.parametrize("variate", [bbvi.PlugIn(), bbvi.LeaveOneOut(), bbvi.CrossFit()])
 @pytest.mark.parametrize("chunk", [1, 64, 97])
 def test_chunks_change_rounding_only(chunk, variate):
-    whole, params, data = estimate(200, variate=variate)
-    parts, _, _ = estimate(200, chunk, variate)
-    one, other = whole(params, data), parts(params, data)
+    one, other = gradient_in_chunks(None, variate), gradient_in_chunks(chunk, variate)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4 * float(jnp.max(jnp.abs(a))))
 

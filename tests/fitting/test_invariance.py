@@ -1,5 +1,6 @@
 """A run is a function of model, data, settings and seed: not of chunks, padding, progress, storage or the clock."""
 
+import functools
 import importlib
 import itertools
 import os
@@ -134,16 +135,17 @@ def test_an_earlier_yield_is_not_changed_by_later_steps():
 # ---- chunks of draws, padding, storage ----------------------------------------------------------------------------
 
 
+@functools.cache
+def mean_gradient(chunk, control_variate):
+    gradient, draws = bbvi.Score(control_variate=control_variate), bbvi.MonteCarlo(12, chunk=chunk)
+    start = run(grouped(), steps=0)
+    return bbvi.gradient_moments(grouped(), Y, start, gradient=gradient, draws=draws, repeats=2, seed=4).mean
+
+
 @pytest.mark.parametrize("control_variate", [None, bbvi.PlugIn(), bbvi.LeaveOneOut(), bbvi.CrossFit()])
 @pytest.mark.parametrize("chunk", [5, 1])
 def test_chunks_of_draws_change_the_gradient_by_rounding_only(control_variate, chunk):
-    start = run(grouped(), steps=0)
-
-    def moments(draws):
-        gradient = bbvi.Score(control_variate=control_variate)
-        return bbvi.gradient_moments(grouped(), Y, start, gradient=gradient, draws=draws, repeats=2, seed=4).mean
-
-    whole, parts = moments(bbvi.MonteCarlo(12)), moments(bbvi.MonteCarlo(12, chunk=chunk))
+    whole, parts = mean_gradient(None, control_variate), mean_gradient(chunk, control_variate)
     size = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(whole))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * size), whole, parts)
     assert size > 0.1

@@ -279,7 +279,7 @@ def test_a_budget_of_seconds_stops_and_does_not_claim_convergence():
 
 
 def test_the_first_rule_to_fire_wins(reference):
-    loose = bbvi.ParameterChange(1e6)
+    loose = bbvi.Converged(tolerance=1e6, gain=1e6, min_steps=1)
     posterior = run(stop=[bbvi.Budget(steps=30), loose])
     assert (posterior.converged, posterior.stopped, len(posterior.history)) == (True, repr(loose), 1)
     posterior = run(stop=[bbvi.ParameterChange(1e-12), bbvi.Budget(steps=25), bbvi.Budget(steps=40)])

@@ -8,7 +8,7 @@ from bbvi.posterior.storage import read
 MODEL = bbvi.Model(lambda z, _: -0.5 * (z["x"] - 1.0) ** 2, x=bbvi.real())
 ENDS = {
     bbvi.Outcome.BUDGET: bbvi.Budget(steps=3),
-    bbvi.Outcome.CONVERGED: bbvi.ParameterChange(1e9),
+    bbvi.Outcome.CONVERGED: bbvi.Converged(tolerance=1e3, gain=1e3, min_steps=1),
 }
 
 

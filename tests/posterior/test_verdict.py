@@ -14,7 +14,7 @@ from bbvi.posterior import verdict as verdict_module
 from bbvi.posterior.pareto import Khat, pareto_khat
 from bbvi.posterior.storage import read, write
 
-AT_ONCE = bbvi.ParameterChange(1e9)
+AT_ONCE = bbvi.Converged(tolerance=1e3, gain=1e3, min_steps=1)
 NEXT = "try joint= or q=bbvi.FullRank(), or bbvi.metropolis_within_gibbs"
 
 

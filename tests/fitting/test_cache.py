@@ -161,12 +161,10 @@ def test_few_are_kept():
 
 def test_an_option_that_xla_does_not_know_is_not_asked_for(monkeypatch):
     monkeypatch.setattr(compiler, "_OLDER_KERNELS", ("xla_cpu_no_such_option", False))
-    compiler._known_here.cache_clear()
-    assert compiler.for_many_runs() == {"compiler_options": {}}
+    assert "xla_cpu_no_such_option" not in compiler.for_many_runs()["compiler_options"]
     assert np.isfinite(fit(model(), Y).history["elbo"]).all()
     monkeypatch.undo()
-    compiler._known_here.cache_clear()
-    assert compiler.for_one_run()["compiler_options"]
+    assert "xla_backend_optimization_level" in compiler.for_one_run()["compiler_options"]
 
 
 class OnDisk:

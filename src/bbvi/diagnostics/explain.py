@@ -20,7 +20,8 @@ from bbvi.blankets.reads import Lost
 from bbvi.blankets.scope import Scope
 from bbvi.diagnostics.plot_blankets import percent, plot_blankets
 from bbvi.diagnostics.symmetries import Exchangeable, exchangeable
-from bbvi.draws.draws import draw_values
+from bbvi.draws.draws import OfGroup, draw_values
+from bbvi.draws.tilts import features_at
 from bbvi.families.abstract import Lambda
 from bbvi.gradients.structure import choose_structure
 from bbvi.model.groups import AbstractGroups, Cohort, cut_rows
@@ -190,6 +191,8 @@ def _in_words(block: Block, model: AnyModel) -> str:
         roots = block.forest.count(-1)
         return f"{block.names[0]}, a number given its parent: {len(block.forest) - roots} pairs in {roots} trees"
     names, parents = ", ".join(block.names), block.names[: block.parents]
+    if block.given:
+        names += f", given {', '.join(block.given)}"
     if block.axes:
         axes = (model.globals | model.locals)[block.names[0]].shape[: block.axes]
         names += f": one factor for each entry of {' by '.join(map(str, axes))}"
@@ -231,17 +234,18 @@ def _shares(
 ) -> dict[str, float]:
     """Each array's share of the sum of their variances under q, whose factors are those of `drawn`."""
 
-    def values(latents: Any, params: Lambda, key: Any, samples: Any) -> dict[str, Any]:
-        found, _ = draw_values(drawn, latents, params, key=key, samples=samples)
+    def as_seen(found: dict[str, Any]) -> dict[str, Any]:
         return _samples_last(problem.joined, _samples_last(drawn.members, found))
 
     def totals(params: Lambda) -> dict[str, Any]:
         samples = jnp.arange(_NUM_DRAWS, dtype=jnp.uint32)
         key = seed_key(0)
-        beta = values(drawn.globals, params, key, samples)
+        of_globals, _ = draw_values(drawn, drawn.globals, params, key=key, samples=samples)
+        beta = as_seen(of_globals)
         found = dict(blankets.prior.at_samples(beta, data, _NUM_DRAWS))
         if problem.num_groups:
-            z = values(drawn.locals, params, fold(key, 0), samples)
+            of = OfGroup(features=features_at(drawn, params, of_globals))
+            z = as_seen(draw_values(drawn, drawn.locals, params, key=fold(key, 0), samples=samples, of=of)[0])
             found |= blankets.of_group.at_samples({**beta, **z}, row, _NUM_DRAWS)
         return {name: value.reshape(-1, _NUM_DRAWS).sum(0) for name, value in found.items()}
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.blankets.blankets import Blankets
-from bbvi.families import AbstractFamily, Params, alike, by_factors
+from bbvi.families import AbstractFamily, Conditional, Params, alike, by_factors
 from bbvi.families.abstract import Lambda
 from bbvi.model.latents import Latent
 from bbvi.model.problem import Problem
@@ -175,6 +175,14 @@ def over_factors(latent: Latent, function: Callable[..., Any], samples: Any, fac
     return many
 
 
+class OfGroup(NamedTuple):
+    """What draws of a group's locals depend on: its number, its lengths of ragged axes, and what q takes from the globals."""
+
+    number: Array | int = 0
+    lengths: dict[str, Array] | None = None
+    features: Float[Array, "features samples"] | None = None
+
+
 def draw_values(
     problem: Problem,
     latents: dict[str, Latent],
@@ -182,15 +190,14 @@ def draw_values(
     *,
     key: Key,
     samples: Array,
-    group: Array | int = 0,
-    own: dict[str, Array] | None = None,
+    of: OfGroup = OfGroup(),
     draws: AbstractDraws | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
     """Draw these latents, independently by default, and sum log q over them, without scores; each family at once."""
     draws, keys = draws or MonteCarlo(samples.shape[0]), dict(zip(latents, fold_names(key, list(latents)), strict=True))
     values: dict[str, Array] = {}
     log_q_total: Any = 0.0
-    number, on = jnp.asarray(group, jnp.uint32), run_time_true(key)
+    number, on = jnp.asarray(of.number, jnp.uint32), run_time_true(key)
     kinds = {name: draws.reads_names and name for name in latents}
     for names in alike({name: latent.family for name, latent in latents.items()}, kinds):
         family, elements = latents[names[0]].family, [latents[name].elements(problem.lengths) for name in names]
@@ -203,17 +210,23 @@ def draw_values(
             return draws.sample(name, family, p, Address(key, number, element, sample))
 
         u = stored(on, _over_rows(one, (None, None, None, 0), (0, 0, 0, None))(all_rows, *at, samples))
+        given = jax.tree.map(lambda _: None, all_rows)
+        if isinstance(family, Conditional):
+            # the shift of each sample moves both the draw and the location
+            shift = jnp.einsum("rij,js->ris", all_rows["tilt"], of.features)
+            u, all_rows = u + shift, all_rows | {"loc": all_rows["loc"][..., None] + shift}
+            given["loc"] = -1
         seen, density = (
             _over_rows(family.chart.value, -1, 0)(u),
-            _over_rows(family.log_prob, (None, -1), 0)(all_rows, u),
+            _over_rows(family.log_prob, (given, -1), 0)(all_rows, u),
         )
         ends = np.cumsum([own.size for own in elements])[:-1]
         for name, value, part in zip(names, jnp.split(seen, ends), jnp.split(density, ends), strict=True):
             values[name] = value.reshape(*problem.shape(name), *value.shape[1:])
-            if own is not None and latents[name].ragged_axes:
-                part = jnp.where(latents[name].mask(problem.lengths, own).ravel()[:, None], part, 0)
+            if of.lengths is not None and latents[name].ragged_axes:
+                part = jnp.where(latents[name].mask(problem.lengths, of.lengths).ravel()[:, None], part, 0)
             log_q_total = log_q_total + part.sum(0)
-    return values | problem.call_site(key, samples, group), log_q_total
+    return values | problem.call_site(key, samples, of.number), log_q_total
 
 
 def _over_rows(function: Callable[..., Any], samples: Any, rows: Any) -> Callable[..., Any]:

@@ -174,6 +174,11 @@ def lay_out(
 ) -> Layout:
     """Lay out the factors of q of a step, for the chunks of a cut; with `paths`, those of the draws are kept."""
     problem, on = analysis.problem, run_time_true(key)
+    if problem.leading is not None and not paths:
+        raise ValueError(
+            "q of locals depends on globals here, and only the gradient along paths, gradient=bbvi.Pathwise(), follows it; "
+            "joint=() gives every number a factor of its own"
+        )
     fitted = analysis.fitted(batch is not None)
     packings: dict[str, Packing] = {}
     if batch is not None and batch.counts is not None:

@@ -27,4 +27,5 @@ from bbvi.families.per_value import Paired, PerValue
 from bbvi.families.positive import Exponential, HalfNormal, InverseGamma, Weibull
 from bbvi.families.real import Laplace, Logistic, StudentT
 from bbvi.families.sparse import Order, SparsePrecision
+from bbvi.families.tilted import Conditional, Framed, Moments
 from bbvi.families.tree import CodeVectors, MarkovTree, Tree

@@ -1,5 +1,6 @@
 """Eq. 4: the distribution of one draw's coordinates: its parameters lambda_i, its draws, its density and its score."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -100,8 +101,12 @@ def constrain(law: AbstractLaw, params: Params) -> dict[str, Array]:
 
 def by_factors(law: AbstractLaw, params: Params) -> Params:
     """Flatten all axes that stand before a factor's own parameters into one axis of factors."""
-    entries = law.parameters()
-    return {name: jnp.reshape(leaf, (-1, *entries[name].raw_shape())) for name, leaf in params.items()}
+    shapes = {name: entry.raw_shape() for name, entry in law.parameters().items()}
+    flat = {}
+    for name, leaf in params.items():
+        before = np.shape(leaf)[: np.ndim(leaf) - len(shapes[name])]
+        flat[name] = jnp.reshape(leaf, (math.prod(before), *shapes[name]))
+    return flat
 
 
 def score(law: AbstractLaw, params: Params, coordinates: Array) -> tuple[Array, Params]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from bbvi.blankets.jaxpr.constants import blamed_constant
 from bbvi.blankets.scope import Scope
-from bbvi.draws.draws import draw_values
+from bbvi.draws.draws import OfGroup, draw_values
+from bbvi.draws.tilts import features_at
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.loop import Loop
 from bbvi.model.groups import AbstractGroups
@@ -34,10 +35,12 @@ def raise_if_not_finite(
     _check_finite(at_samples(lambda b: problem.prior_terms(b, data))(beta), blankets.prior, (beta,), data)
     if batch is None:
         return
+    features = features_at(problem, params["globals"], beta)
     for i, group in enumerate(np.asarray(batch.groups).tolist()):
         row, own, local = jax.tree.map(lambda leaf, i=i: leaf[i], (batch.rows, batch.lengths, batch.params))
         at = fold(key, group)
-        z, _ = draw_values(problem, problem.locals, local, draws=draws, key=at, samples=samples, group=group, own=own)
+        of = OfGroup(group, own, features)
+        z, _ = draw_values(problem, problem.locals, local, draws=draws, key=at, samples=samples, of=of)
         terms = at_samples(lambda b, z, row=row: problem.group_terms(b, z, row))(beta, z)
         _check_finite(terms, blankets.of_group, (beta, z), row, f" in group {group}")
 

@@ -15,6 +15,7 @@ from jaxtyping import Array
 from bbvi.blankets.analysis import Analysis
 from bbvi.draws.batch import Batch
 from bbvi.draws.draws import AbstractDraws
+from bbvi.draws.tilts import informed
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.batches import Batches
 from bbvi.fitting.devices import first_on_devices, gathered, run_on_devices, shared
@@ -242,7 +243,7 @@ class Loop:
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
         of_globals = self._fitted(state.params)["globals"]
-        families = {name: latent.family for name, latent in self.analysis.problem.latents.items()}
+        families = informed(self.analysis.problem, state.params["globals"])
         before = {"globals": of_globals, "rows": {} if batch is None else batch.params}
         after, optimizer = dict(before), dict(state.optimizer)
         if of_globals:

@@ -25,6 +25,8 @@ _HALVINGS = 30
 _LONGEST = 5.0
 # the first doublings of a factor's reach are not used: noise has one of two signs, and agrees with itself by chance
 _UNUSED = 4.0
+# parameters that say where a factor is, and not how wide
+_PLACES = ("loc", "tilt")
 
 
 class NaturalState(NamedTuple):
@@ -113,10 +115,10 @@ def _step(
     longest = jnp.maximum(raw / _UNUSED, reach)
     size = jnp.where(whole * length > longest, longest / length, whole)
     # what grows is how far a location may move: no scale is known from so far away
-    of_shape = {name: gradient[name] for name in gradient if name != "loc"}
+    of_shape = {name: gradient[name] for name in gradient if name not in _PLACES}
     spread = _length(of_shape, direction)
     share = jnp.where(("loc" in gradient) & (size * spread > reach), reach / (size * spread), 1.0)
-    direction = {name: leaf * (1 if name == "loc" else share) for name, leaf in direction.items()}
+    direction = {name: leaf * (1 if name in _PLACES else share) for name, leaf in direction.items()}
 
     def end(size: Array) -> Params:
         return family.along(params, jax.tree.map(lambda leaf: size * leaf, direction))

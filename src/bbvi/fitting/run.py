@@ -16,6 +16,7 @@ from bbvi.fitting.cache import compiled
 from bbvi.fitting.checkpoint import Checkpoint, History, Restarts
 from bbvi.fitting.choose import Choosing, noise_so_far
 from bbvi.fitting.finite import PrecisionError, narrower_than_rounding, raise_if_not_finite
+from bbvi.fitting.frames import in_new_frame, steps_left
 from bbvi.fitting.loop import EARLY, Loop
 from bbvi.fitting.probe import Fit
 from bbvi.fitting.recheck import RECHECK_STEPS, Recheck
@@ -125,6 +126,7 @@ def drain(run: Run, state: State, history: History) -> Iterator[Posterior]:
             history = [*history, arrays]
             try:
                 state, history = _recovered(run, state, history)
+                state = in_new_frame(run.loop, state)
                 saved = _save_in_time(run, state, history, saved)
             except KeyboardInterrupt:
                 interrupt.set()
@@ -225,6 +227,7 @@ def _most_steps(run: Run, state: State) -> int:
     most = run.loop.capacity if last is None else min(run.loop.capacity, last - step)
     if not run.loop.is_late:
         most = min(most, EARLY - step)
+    most = min(most, steps_left(run.loop, step) or most)
     if run.choosing is not None:
         most = min(most, run.choosing.choice.pilot_steps - step)
     return most if run.recheck is None else min(most, RECHECK_STEPS - step % RECHECK_STEPS)
@@ -304,8 +307,8 @@ def _verified(run: Run, state: State, history: History, began: float) -> tuple[E
 
 def _by_score(run: Run, names: Collection[str]) -> Run | None:
     """Go on with the score function for these latents; None if it is theirs already."""
-    before = run.loop.gradient.by_latent(run.loop.analysis)
-    if any(isinstance(before[name], Score) for name in names):
+    before, problem = run.loop.gradient.by_latent(run.loop.analysis), run.loop.analysis.problem
+    if problem.leading is not None or any(isinstance(before[name], Score) for name in names):
         return None
     return run.with_estimator(Mixed(tuple((n, Score() if n in names else own) for n, own in before.items())))
 

@@ -121,7 +121,8 @@ class Auto(AbstractChoice):
         smooth = [name for name, gradient in first.choice if gradient == Pathwise()]
         along = {name: pilot.seen.get(name, math.inf) for name in smooth}
         noisy = [name for name in smooth if along[name] > _QUIET]
-        if not noisy:
+        # where q of locals depends on globals the score is of no use
+        if not noisy or pilot.analysis.problem.leading is not None:
             return first
         by_score = pilot.noise(Score(), noisy)
 

@@ -1,7 +1,7 @@
 """Read off the function which locals of a group share a factor of q, and along which of their axes factors stay apart."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sparse
@@ -14,6 +14,8 @@ from bbvi.model.latents import Latent
 
 #: the numbers of a factor, of which each group has one with half as many parameters as the square of this
 _MOST_NUMBERS = 64
+#: the numbers of locals times those of globals that they depend on
+_MOST_TILT = 512
 
 
 def find_locals(analysis: Analysis, names: Collection[str]) -> Iterator[Block]:
@@ -28,6 +30,35 @@ def find_locals(analysis: Analysis, names: Collection[str]) -> Iterator[Block]:
         shapes = {name: problem.shape(name) for name in latents}
         links = possible_reads(problem, list(latents), [analysis.blankets.of_group]).astype(int)
         yield from _linked(latents, shapes, links)
+
+
+def given_globals(analysis: Analysis, structure: Sequence[Block], linked: Sequence[str]) -> tuple[Block, ...]:
+    """Let factors of locals depend on the block of globals that share terms with them, `linked`, where it has one and that is small.
+
+    Real locals that stand alone get blocks of their own; ragged ones leave all as it is.
+    """
+    problem, group = analysis.problem, analysis.blankets.group
+    leading = next((block for block in structure if set(linked) & set(block.names)), None)
+    if leading is None and len(linked) == 1 and problem.globals[linked[0]].support == "real":
+        leading = None if why_not(problem.globals[linked[0]]) else Block(tuple(linked))
+    ragged = any(latent.ragged_axes for latent in problem.locals.values())
+    if leading is None or leading.core is not None or leading.forest is not None or ragged or group is None:
+        return tuple(structure)
+    joined = {name for block in structure for name in block.names}
+    apart = [
+        Block((name,), axes=len(latent.shape))
+        for name, latent in problem.locals.items()
+        if name not in joined and latent.support == "real" and not why_not(latent)
+    ]
+    terms = set(group.reading(leading.names))
+    blocks = [*structure, *([leading] if leading not in structure else []), *apart]
+    following = [b for b in blocks if b.names[0] in problem.locals and terms & set(group.reading(b.names))]
+    features = sum(num_coordinates(problem.globals[name]) for name in leading.names)
+    numbers = sum(num_coordinates(problem.locals[name]) for block in following for name in block.names)
+    if not following or numbers * features > _MOST_TILT:
+        return tuple(structure)
+    kept = [block for block in blocks if block in structure or block is leading or block in following]
+    return tuple(block._replace(given=leading.names) if block in following else block for block in kept)
 
 
 def _linked(

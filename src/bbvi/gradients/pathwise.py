@@ -17,7 +17,8 @@ from jaxtyping import Array
 from bbvi.draws.drawer import Rows
 from bbvi.draws.draws import cut_samples, only_counted
 from bbvi.draws.layout import Layout, lay_out
-from bbvi.families import Params
+from bbvi.draws.tilts import features_of, pulled_back, shift_of, tilted
+from bbvi.families import Conditional, Params
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import over_tables, sum_chunks
 from bbvi.gradients.slopes import Slopes
@@ -66,16 +67,33 @@ def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None)
     for name, table in layout.tables.items():
         found = layout.drawn(name, samples)
         u[name], paths[name] = found if table.is_fitted else (found, None)
+    features = features_of(layout, u)
+    u = tilted(layout, u, features)
     elbo, of_groups, slopes_of = slopes(layout, u, len(samples))
+    slopes_of = pulled_back(layout, u, slopes_of)
 
     def tile(name: str, rows: Rows, u: Array, slope: Array, path: Any) -> tuple[Array, tuple[Params, Params]]:
         drawer = layout.tables[name].drawer
-        density = jax.value_and_grad(drawer.latent.family.log_prob, argnums=(0, 1))
+        family, moves = drawer.latent.family, isinstance(drawer.latent.family, Conditional)
+
+        def log_prob(params: Params, shift: Any, u: Array) -> Array:
+            return family.log_prob({**params, "loc": params["loc"] + shift} if moves else params, u)
+
+        density = jax.vmap(jax.value_and_grad(log_prob, argnums=(0, 2)), in_axes=(None, -1, -1), out_axes=-1)
 
         def one(row: Rows, u: Array, slope: Array, path: Any) -> Any:
-            log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(row.prepared.params, u)
-            gradient = drawer.along_path(row, path, samples, only_counted(counts, slope - of_q))
-            return log_q, (gradient, jax.tree.map(lambda leaf: only_counted(counts, leaf**2).sum(-1), score))
+            params = dict(row.prepared.params)
+            shift = shift_of({"tilt": params.pop("tilt")}, features) if moves else None
+            log_q, (score, of_q) = density(params, shift, u)
+            of_noise = only_counted(counts, slope - of_q)
+            gradient = drawer.along_path(row, path, samples, of_noise)
+            squares = {p: only_counted(counts, leaf**2) for p, leaf in score.items()}
+            fisher = {p: leaf.sum(-1) for p, leaf in squares.items()}
+            if moves:
+                # what moves the location, at each sample by its features, moves along with these
+                gradient |= {"tilt": of_noise @ features.T}
+                fisher |= {"tilt": squares["loc"] @ features.T**2}
+            return log_q, (gradient, fisher)
 
         return jax.vmap(one)(rows, u, slope, path)
 

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from bbvi.blankets.analysis import Analysis
 from bbvi.blankets.colouring import possible_reads
 from bbvi.gradients.forests import find_forests
-from bbvi.gradients.local_structure import find_locals
+from bbvi.gradients.local_structure import find_locals, given_globals
 from bbvi.gradients.pairs import find_pairs
 from bbvi.gradients.slopes import smooth_latents
 from bbvi.gradients.sparsity import find_sparse
@@ -50,7 +50,7 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
         if not alone and (block := _block(own, sizes, reads, set(linked))) is not None:
             has_bounds = any(problem.globals[name].support != "real" for name in block.names[block.parents :])
             found.append(block._replace(skewed=has_bounds and block.core is None))
-    return tuple(found)
+    return given_globals(analysis, found, linked) if smooth == set(problem.latents) else tuple(found)
 
 
 def _block(

@@ -13,6 +13,8 @@ from jaxtyping import Array
 from bbvi.families import (
     AbstractCovariance,
     CodeVectors,
+    Conditional,
+    Framed,
     FullRank,
     Joined,
     JointNormal,
@@ -43,6 +45,8 @@ class Block(NamedTuple):
 
     With `skewed` numbers that have bounds, such as rates, have a skew each in their coordinates, unless they are parents. A block with
     a core has none.
+
+    The locals of a group may be `given` the block of these globals: the means of their Normals are linear in its coordinates.
     """
 
     names: tuple[str, ...]
@@ -53,6 +57,7 @@ class Block(NamedTuple):
     forest: tuple[int, ...] | None = None
     axes: int = 0
     skewed: bool = False
+    given: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         own = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
@@ -98,7 +103,8 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
     if len(set(used)) < len(used):
         raise ValueError(f"joint=: a latent is in one block at the most, once; got {joint!r}")
     blocks: Blocks = {}
-    for names, parents, core, _, _, forest, axes, is_skewed in structure:
+    leading = _leading(structure, scopes)
+    for names, parents, core, _, _, forest, axes, is_skewed, given in structure:
         if not (within := [scope for scope in scopes if set(names) <= set(scope)]):
             raise ValueError(f"joint=: {tuple(names)} has globals and locals in it; a block has latents of one kind")
         members = within_factor({name: within[0][name] for name in names}, axes)
@@ -111,12 +117,38 @@ def find_blocks(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent
         else:
             for name, latent in members.items():
                 _check_member(name, latent, forest)
-        if forest is None and not pair and sum(map(num_coordinates, members.values())) < 2:
+        alone = forest is None and not pair and sum(map(num_coordinates, members.values())) < 2
+        if alone and not given and names != leading:
             raise ValueError(f"joint=: {tuple(names)} has a single number, and nothing to be joined with")
         if len(names) > 1 and "+".join(names) in known:
             raise ValueError(f"joint=: the block {tuple(names)} would have the name of a latent; rename that")
         blocks["+".join(names)] = members
     return blocks
+
+
+def _leading(structure: Sequence[Block], scopes: Sequence[Mapping[str, Latent]]) -> tuple[str, ...]:
+    """Return the block of globals that locals are given, empty if none is; refuse what none can be given."""
+    followers = [block for block in structure if block.given]
+    given = {block.given for block in followers}
+    if not given:
+        return ()
+    if len(given) > 1:
+        raise ValueError(f"joint=: all blocks of locals are given one block of globals; got {sorted(given)}")
+    leading = next((block for block in structure if block.names in given), None)
+    if leading is None or not set(leading.names) <= set(scopes[0]):
+        raise ValueError(f"joint=: given={next(iter(given))!r} is no block of globals; name one as it stands in joint=")
+    for block in (leading, *followers):
+        plain = block.core is None and block.forest is None and not has_discrete(_named(block, scopes))
+        if not plain or (block.given and (block.parents or block.skewed or not set(block.names) <= set(scopes[-1]))):
+            raise ValueError(
+                f"joint=: {block.names} cannot be in given=: one dense block of globals leads, and dense blocks of locals without "
+                "parents and skew follow it"
+            )
+    return leading.names
+
+
+def _named(block: Block, scopes: Sequence[Mapping[str, Latent]]) -> Latents:
+    return {name: scope[name] for name in block.names for scope in scopes if name in scope}
 
 
 def within_factor(members: Latents, axes: int) -> Latents:
@@ -169,11 +201,16 @@ def num_coordinates(latent: Latent) -> int:
 def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence[Block]) -> dict[str, Latent]:
     """Put latents into the factors of q: a block stands where its first member stood."""
     of = {name: block for block, members in blocks.items() for name in members}
-    joined = {
-        name: _joined(blocks[name], block, latents[block.names[0]].shape[: block.axes])
-        for name, block in zip(blocks, structure, strict=True)
-        if block.names[0] in latents
-    }
+    joined, leading = {}, {"+".join(block.given) for block in structure if block.given}
+    for name, block in zip(blocks, structure, strict=True):
+        if block.names[0] in latents:
+            made = _joined(blocks[name], block, latents[block.names[0]].shape[: block.axes])
+            if name in leading:
+                made = dataclasses.replace(made, family=Framed(made.family))
+            elif block.given:
+                num = sum(map(num_coordinates, blocks["+".join(block.given)].values()))
+                made = dataclasses.replace(made, family=Conditional(made.family, num))
+            joined[name] = made
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bbvi.families import Framed
 from bbvi.model.groups import AbstractGroups, Cohort, as_groups, as_numpy
 from bbvi.model.joint import put_together, take_apart
 from bbvi.model.labels import Labels, by_name, labels_of
@@ -41,6 +42,8 @@ class Problem:
         #: by factors of q: a block of latents is one of them
         self.globals, self.locals = model.factors["globals"], model.factors["locals"]
         self.latents = {**self.globals, **self.locals}
+        #: the block of globals, if there is one, that q of locals depends on
+        self.leading = next((name for name, x in self.globals.items() if isinstance(x.family, Framed)), None)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a latent's array of factors of q, in one group."""

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bbvi.draws.tilts import features_at, informed
+from bbvi.families import Conditional
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.joint import Block
@@ -151,7 +153,12 @@ class Posterior:
         params, latent = self._rows(name, groups), self._problem.latents[name]
         of_groups = jnp.asarray(self._numbers(groups)) if name in self._problem.locals else None
         key, padded = fold(seed_key(seed), "sample"), tuple(self._problem.lengths.items())
-        return sample_latent(params, key, of_groups, name, latent, n, padded)
+        features, leading = None, self._problem.leading
+        if isinstance(latent.family, Conditional) and leading is not None:
+            # those of the globals that have the same numbers
+            beta = jnp.moveaxis(self._draw(leading, n, seed, None), 0, -1)
+            features = features_at(self._problem, self._params["globals"], {leading: beta})
+        return sample_latent(params, key, of_groups, name, latent, n, padded, features)
 
     def mean(self, *, groups: Any = None) -> Table:
         """Return the posterior mean of each latent."""
@@ -182,7 +189,7 @@ class Posterior:
         if missing := [name for name in (*self.model.globals, *self.model.locals) if name not in z]:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
         z = self._problem.joined(z)
-        value, padded = jnp.zeros(()), tuple(self._problem.lengths.items())
+        value, padded, features = jnp.zeros(()), tuple(self._problem.lengths.items()), None
         for name, latent in self._problem.latents.items():
             z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
             local = name in self._problem.locals
@@ -190,7 +197,12 @@ class Posterior:
             if z_i.shape != expected:
                 raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
             own = {axis: jnp.asarray(self._lengths[axis]) for axis in latent.ragged_axes}
-            value = value + log_q_of_latent(self.params[name], z_i, own, latent, padded, local)
+            params = self.params[name]
+            if name == self._problem.leading:
+                features = features_at(self._problem, self._params["globals"], {name: z_i[..., None]})[..., 0]
+            elif isinstance(latent.family, Conditional):
+                params = latent.family.given(params, features)
+            value = value + log_q_of_latent(params, z_i, own, latent, padded, local)
         return value
 
     def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
@@ -305,11 +317,12 @@ class Posterior:
 
     def _statistic(self, what: str, ask: Callable[[Any], Any], groups: Any) -> Table:
         out, latents = {}, self.model.globals | self.model.locals
+        families = informed(self._problem, self._params["globals"])
         for name, latent in self._problem.latents.items():
             if latent.support == "categorical":
                 continue
             try:
-                out[name] = ask(latent.family.marginals(self._rows(name, groups)))
+                out[name] = ask(families[name].marginals(self._rows(name, groups)))
                 if what == "quantile" and latent.family.chart.is_discrete:
                     out[name] = out[name].astype(int)
             except (NotImplementedError, ImportError):  # some of numpyro's need a package we do without

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from bbvi.blankets.analysis import row_shapes
 from bbvi.blankets.trace import AtSamples, Trace, trace_group, trace_prior
-from bbvi.draws.draws import MonteCarlo, cut_samples, draw_values
+from bbvi.draws.draws import MonteCarlo, OfGroup, cut_samples, draw_values
+from bbvi.draws.tilts import features_at
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.problem import Problem, bind, total
@@ -56,15 +57,21 @@ class Densities:
             beta, log_q_total = draw_values(problem, problem.globals, params, key=key, samples=samples)
             return beta, total(samples_last(prior)(beta, {}, data, len(samples))) - log_q_total
 
-        def at_group(beta: dict[str, Array], key: Key, samples: Array, of_group: Any) -> Float[Array, " samples"]:
-            assert group is not None
-            number, row, own, params = of_group
-            at = {"key": fold(key, number), "samples": samples, "group": number, "own": own}
-            z, log_q_total = draw_values(problem, problem.locals, params, **at)
-            return total(samples_last(group)(beta | z, {}, row, len(samples))) - log_q_total
+        def at_groups(of_globals: Any, key: Key, samples: Array, of_groups: Any) -> Float[Array, "groups samples"]:
+            beta, lambda_beta = of_globals
+            features = features_at(problem, lambda_beta, beta)
+
+            def at_group(of_group: Any) -> Float[Array, " samples"]:
+                assert group is not None
+                number, row, own, params = of_group
+                at = {"key": fold(key, number), "samples": samples, "of": OfGroup(number, own, features)}
+                z, log_q_total = draw_values(problem, problem.locals, params, **at)
+                return total(samples_last(group)(beta | z, {}, row, len(samples))) - log_q_total
+
+            return jax.vmap(at_group)(of_groups)
 
         self.at_globals = program(at_globals, runs=_RUNS)
-        self.at_groups = program(jax.vmap(at_group, in_axes=(None, None, None, 0)), runs=_RUNS)
+        self.at_groups = program(at_groups, runs=_RUNS)
 
 
 class Ratios:
@@ -108,7 +115,7 @@ class Ratios:
     def of_groups(
         self, beta: dict[str, Array], key: Key, samples: Array, chosen: np.ndarray | None = None
     ) -> Float[np.ndarray, "groups samples"]:
-        """log p(x_i, z_i | beta) - log q(z_i) of every group or those chosen, in blocks that stay small in memory."""
+        """log p(x_i, z_i | beta) - log q(z_i | beta) of every group or those chosen, in blocks that stay small in memory."""
         assert self.groups is not None
         chosen = np.arange(len(self.groups)) if chosen is None else chosen
         size, out = self.block(len(samples)), []
@@ -118,7 +125,8 @@ class Ratios:
             block = self._only_block.get(numbers.tobytes()) or self._rows(numbers)
             if len(chosen) <= size:
                 self._only_block = {numbers.tobytes(): block}
-            out.append(np.asarray(self._densities.at_groups(beta, key, samples, block)))
+            of_globals = beta, self.params["globals"]
+            out.append(np.asarray(self._densities.at_groups(of_globals, key, samples, block)))
             self.problem.raise_failure()
         return np.concatenate(out)[: len(chosen)]
 

@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
-from bbvi.families import AbstractFamily, Params, PerValue, Tree, by_factors
+from bbvi.draws.tilts import Features, shift_of
+from bbvi.families import AbstractFamily, Conditional, Params, PerValue, Tree, by_factors
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.model.paired import in_order, is_paired
@@ -70,13 +71,22 @@ class Table(dict):
 # which JAX would refuse inside a program of the user's
 @functools.partial(jax.jit, static_argnames=("name", "latent", "num", "padded"))
 def sample_latent(
-    params: Any, key: Key, groups: Array | None, name: str, latent: Latent, num: int, padded: Padded
+    params: Any,
+    key: Key,
+    groups: Array | None,
+    name: str,
+    latent: Latent,
+    num: int,
+    padded: Padded,
+    features: Features = None,
 ) -> Array:
-    """Draw from one latent's q: `(draws, ...)`, or from these groups' rows, `(draws, group, ...)`."""
+    """Draw from one latent's q: `(draws, ...)`, or from these groups' rows, `(draws, group, ...)`, given features of the globals."""
     draws, samples = MonteCarlo(num), jnp.arange(num, dtype=jnp.uint32)
 
     def one(p: Any, at: Key) -> Array:
         u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
+        if isinstance(latent.family, Conditional):
+            u = u + shift_of(p, features)
         return jnp.moveaxis(latent_values(latent, u), -1, 0)
 
     if groups is None:

@@ -12,7 +12,7 @@ from bbvi.blankets.analysis import Analysis, analyse
 from bbvi.blankets.check import check_blankets
 from bbvi.blankets.colouring import by_latent, colour, cut, global_reads, local_reads, moves
 from bbvi.blankets.scope import Arrays, Lanes
-from bbvi.draws.draws import draw_values, over_factors
+from bbvi.draws.draws import OfGroup, draw_values, over_factors
 from bbvi.families.abstract import Lambda
 from bbvi.fitting.terminal import progress_bar
 from bbvi.model.groups import AbstractGroups, ArrayGroups, Stream
@@ -167,7 +167,7 @@ def _start(scene: Scene, problem: Problem, lanes: list[Lanes], key: Key, num_cha
     params, samples, at = starting_params(problem, key), jnp.arange(num_chains, dtype=jnp.uint32), fold(key, "chains")
 
     def of_group(group: Array, params: Lambda) -> Arrays:
-        return draw_values(problem, problem.locals, params, key=fold(at, group), samples=samples, group=group)[0]
+        return draw_values(problem, problem.locals, params, key=fold(at, group), samples=samples, of=OfGroup(group))[0]
 
     def coordinates(params: Any) -> Arrays:
         beta, _ = draw_values(problem, problem.globals, params["globals"], key=at, samples=samples)

@@ -212,10 +212,10 @@ def draw_values(
         u = stored(on, _over_rows(one, (None, None, None, 0), (0, 0, 0, None))(all_rows, *at, samples))
         given = jax.tree.map(lambda _: None, all_rows)
         if isinstance(family, Conditional):
-            # the shift of each sample moves both the draw and the location
-            shift = jnp.einsum("rij,js->ris", all_rows["tilt"], of.features)
-            u, all_rows = u + shift, all_rows | {"loc": all_rows["loc"][..., None] + shift}
-            given["loc"] = -1
+            shifts = family.shifts(all_rows, of.features)
+            u = family.moved(all_rows, shifts, u)
+            all_rows |= {p: all_rows[p][..., None] + shift for p, shift in shifts.items()}
+            given |= dict.fromkeys(shifts, -1)
         seen, density = (
             _over_rows(family.chart.value, -1, 0)(u),
             _over_rows(family.log_prob, (given, -1), 0)(all_rows, u),

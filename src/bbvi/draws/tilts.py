@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bbvi.draws.layout import Layout
-from bbvi.draws.rows import Arrays, Table, zero_padding
+from bbvi.draws.rows import Arrays, zero_padding
 from bbvi.families import AbstractFamily, Conditional, Framed, Params
 from bbvi.families.abstract import Lambda
 from bbvi.model.problem import Problem
@@ -44,36 +44,40 @@ def features_of(layout: Layout, u: Arrays) -> Features:
 
 def tilted(layout: Layout, u: Arrays, features: Features) -> Arrays:
     """Move draws of the tables that depend on the globals to where these put them."""
-    following = _following(layout)
-    return u | {name: u[name] + shift_of(table.rows.prepared.params, features) for name, table in following.items()}
+    found = dict(u)
+    for name, family, params, _ in _following(layout):
+        found[name] = family.moved(params, family.shifts(params, features), u[name])
+    return found
 
 
-def shift_of(params: Params, features: Features) -> Array:
-    """Return how far features move coordinates, samples last, of any number of factors."""
-    return jnp.einsum("...ij,js->...is", params["tilt"], features)
-
-
-def pulled_back(layout: Layout, u: Arrays, slopes: Arrays) -> Arrays:
+def pulled_back(layout: Layout, u: Arrays, features: Features, slopes: Arrays) -> Arrays:
     """Add to the slopes in the leading globals what they move in the locals along with them.
 
-    These are slopes of log p - log q in coordinates at fixed noise: of log q(z_i | beta) the volume of the chart alone moves.
+    These are slopes of log p - log q in coordinates at fixed noise: of log q(z_i | beta) only volumes move, the chart's and the scales'.
     """
     following = _following(layout)
     if not following or not layout.tables[_leading(layout)[0]].is_fitted:
         return slopes
     name, at, family, params = _leading(layout)
     total = jnp.zeros(())
-    for own, table in following.items():
-        volume = jax.grad(lambda c, chart=table.drawer.latent.family.chart: jnp.sum(chart.log_slope(c)))
-        by_row = jax.vmap(jax.vmap(volume, in_axes=-1, out_axes=-1))
-        slope = zero_padding(table.rows.real, slopes[own] + by_row(u[own]))
-        total = total + layout.of_all(own, jnp.einsum("rij,ris->js", table.rows.prepared.params["tilt"], slope))
+    for own, local, lambda_z, real in following:
+        volume = jax.grad(lambda c, chart=local.chart: jnp.sum(chart.log_slope(c)))
+        slope = slopes[own] + jax.vmap(jax.vmap(volume, in_axes=-1, out_axes=-1))(u[own])
+        around = u[own] - lambda_z["loc"][..., None] - local.shifts(lambda_z, features)["loc"]
+        by = {"tilt": slope, "swell": slope * around + 1}
+        moved = [jnp.einsum("rij,ris->js", lambda_z[p], zero_padding(real, leaf)) for p, leaf in by.items()]
+        total = total + layout.of_all(own, sum(moved))
     back = jax.vmap(functools.partial(family.pulled_back, params), in_axes=-1, out_axes=-1)(layout.scale * total)
     return slopes | {name: slopes[name].at[at].add(back)}
 
 
-def _following(layout: Layout) -> dict[str, Table]:
-    return {n: table for n, table in layout.locals.items() if isinstance(table.drawer.latent.family, Conditional)}
+def _following(layout: Layout) -> list[tuple[str, Conditional, Params, Array | None]]:
+    """List the tables that depend on the globals: their family, their lambda, and which rows are not padding."""
+    found = []
+    for name, table in layout.locals.items():
+        if isinstance(family := table.drawer.latent.family, Conditional):
+            found.append((name, family, table.rows.prepared.params, table.rows.real))
+    return found
 
 
 def _leading(layout: Layout) -> tuple[str, int, Framed, Params]:

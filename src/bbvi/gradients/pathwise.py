@@ -12,12 +12,13 @@ import functools
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
-from bbvi.draws.drawer import Rows
+from bbvi.draws.drawer import Drawer, Rows
 from bbvi.draws.draws import cut_samples, only_counted
 from bbvi.draws.layout import Layout, lay_out
-from bbvi.draws.tilts import features_of, pulled_back, shift_of, tilted
+from bbvi.draws.tilts import Features, features_of, pulled_back, tilted
 from bbvi.families import Conditional, Params
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.evaluate import over_tables, sum_chunks
@@ -70,33 +71,44 @@ def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None)
     features = features_of(layout, u)
     u = tilted(layout, u, features)
     elbo, of_groups, slopes_of = slopes(layout, u, len(samples))
-    slopes_of = pulled_back(layout, u, slopes_of)
+    slopes_of = pulled_back(layout, u, features, slopes_of)
 
     def tile(name: str, rows: Rows, u: Array, slope: Array, path: Any) -> tuple[Array, tuple[Params, Params]]:
         drawer = layout.tables[name].drawer
-        family, moves = drawer.latent.family, isinstance(drawer.latent.family, Conditional)
-
-        def log_prob(params: Params, shift: Any, u: Array) -> Array:
-            return family.log_prob({**params, "loc": params["loc"] + shift} if moves else params, u)
-
-        density = jax.vmap(jax.value_and_grad(log_prob, argnums=(0, 2)), in_axes=(None, -1, -1), out_axes=-1)
+        family = drawer.latent.family
+        density = jax.value_and_grad(family.log_prob, argnums=(0, 1))
 
         def one(row: Rows, u: Array, slope: Array, path: Any) -> Any:
-            params = dict(row.prepared.params)
-            shift = shift_of({"tilt": params.pop("tilt")}, features) if moves else None
-            log_q, (score, of_q) = density(params, shift, u)
-            of_noise = only_counted(counts, slope - of_q)
-            gradient = drawer.along_path(row, path, samples, of_noise)
-            squares = {p: only_counted(counts, leaf**2) for p, leaf in score.items()}
-            fisher = {p: leaf.sum(-1) for p, leaf in squares.items()}
-            if moves:
-                # what moves the location, at each sample by its features, moves along with these
-                gradient |= {"tilt": of_noise @ features.T}
-                fisher |= {"tilt": squares["loc"] @ features.T**2}
-            return log_q, (gradient, fisher)
+            log_q, (score, of_q) = jax.vmap(density, in_axes=(None, -1), out_axes=-1)(row.prepared.params, u)
+            gradient = drawer.along_path(row, path, samples, only_counted(counts, slope - of_q))
+            return log_q, (gradient, jax.tree.map(lambda leaf: only_counted(counts, leaf**2).sum(-1), score))
 
+        if isinstance(family, Conditional):
+            return jax.vmap(functools.partial(_given, drawer, features, samples, counts))(rows, u, slope, path)
         return jax.vmap(one)(rows, u, slope, path)
 
     inputs = {name: (slopes_of[name], paths[name]) for name in layout.fitted}
     sums, log_q, floored = over_tables(layout, u, counts, tile, inputs)
     return (sums, floored), stored(layout.on, layout.less_log_q(elbo + layout.scale * of_groups, log_q))
+
+
+def _given(
+    drawer: Drawer, features: Features, samples: Array, counts: Array | None, row: Rows, u: Array, slope: Array, path: Any
+) -> tuple[Array, tuple[Params, Params]]:
+    """Give log q(z_i | beta) of one factor at all samples, and sum its gradient and its squared score."""
+    family, params = drawer.latent.family, row.prepared.params
+    assert isinstance(family, Conditional) and features is not None
+    shifts, own = family.shifts(params, features), family.own(params)
+
+    def density(own: Params, shifts: Params, u: Array) -> Array:
+        return family.log_prob(own | {p: own[p] + shift for p, shift in shifts.items()}, u)
+
+    at_samples = jax.vmap(jax.value_and_grad(density, argnums=(0, 2)), in_axes=(None, -1, -1), out_axes=-1)
+    log_q, (score, of_q) = at_samples(own, shifts, u)
+    around, along = u - own["loc"][:, None] - shifts["loc"], only_counted(counts, slope - of_q)
+    # a draw is a place, which moves with loc and by the features with tilt, and what is around it, which is stretched
+    gradient = drawer.along_path(row, path, samples, along * jnp.exp(shifts["scale"]))
+    gradient |= {"loc": along.sum(-1), "tilt": along @ features.T, "swell": (along * around) @ features.T}
+    squares = {p: only_counted(counts, leaf**2) for p, leaf in score.items()}
+    fisher = {p: leaf.sum(-1) for p, leaf in squares.items()}
+    return log_q, (gradient, fisher | {by: squares[p] @ features.T**2 for p, by in (("loc", "tilt"), ("scale", "swell"))})

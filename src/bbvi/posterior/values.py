@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
-from bbvi.draws.tilts import Features, shift_of
+from bbvi.draws.tilts import Features
 from bbvi.families import AbstractFamily, Conditional, Params, PerValue, Tree, by_factors
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
@@ -86,7 +86,7 @@ def sample_latent(
     def one(p: Any, at: Key) -> Array:
         u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
         if isinstance(latent.family, Conditional):
-            u = u + shift_of(p, features)
+            u = latent.family.moved(p, latent.family.shifts(p, features), u)
         return jnp.moveaxis(latent_values(latent, u), -1, 0)
 
     if groups is None:

@@ -19,6 +19,7 @@ from bbvi.fitting.noise import mean_and_spread
 from bbvi.fitting.optimizers import adagrad
 from bbvi.gradients.abstract import AbstractGradient, Estimate
 from bbvi.gradients.auto import AbstractChoice
+from bbvi.gradients.pathwise import Pathwise
 from bbvi.gradients.score import Score
 from bbvi.model.groups import ArrayGroups, Stream
 from bbvi.model.model import AnyModel, structured
@@ -59,13 +60,15 @@ def gradient_moments(
         >>> round(float(moments.mean["mu"]["loc"]), 1)  # the exact gradient is 3
         3.0
     """
-    gradient, draws = gradient or Score(), draws or MonteCarlo(100)
-    gradient.check(draws)
     if repeats < 2:
         raise ValueError(f"gradient_moments needs 2 repeats or more to see a variance, got {repeats}")
     if model.is_open:
         model = structured(model, posterior.structure)
     problem, flat, groups = bind(model, data)
+    # where q of locals depends on globals only paths are followed
+    gradient = gradient or (Score() if problem.leading is None else Pathwise())
+    draws = draws or MonteCarlo(100)
+    gradient.check(draws)
     if isinstance(groups, Stream):
         groups = ArrayGroups(jax.tree.map(jnp.asarray, groups.take(np.arange(len(groups)))))
     size = 0 if groups is None else check_batch_size(batch_size, problem.num_groups)

@@ -183,6 +183,9 @@ class OfGroup(NamedTuple):
     features: Float[Array, "features samples"] | None = None
 
 
+_NO_GROUP = OfGroup()
+
+
 def draw_values(
     problem: Problem,
     latents: dict[str, Latent],
@@ -190,7 +193,7 @@ def draw_values(
     *,
     key: Key,
     samples: Array,
-    of: OfGroup = OfGroup(),
+    of: OfGroup = _NO_GROUP,
     draws: AbstractDraws | None = None,
 ) -> tuple[dict[str, Array], Float[Array, " samples"] | float]:
     """Draw these latents, independently by default, and sum log q over them, without scores; each family at once."""
@@ -211,7 +214,7 @@ def draw_values(
 
         u = stored(on, _over_rows(one, (None, None, None, 0), (0, 0, 0, None))(all_rows, *at, samples))
         given = jax.tree.map(lambda _: None, all_rows)
-        if isinstance(family, Conditional):
+        if isinstance(family, Conditional) and of.features is not None:
             shifts = family.shifts(all_rows, of.features)
             u = family.moved(all_rows, shifts, u)
             all_rows |= {p: all_rows[p][..., None] + shift for p, shift in shifts.items()}

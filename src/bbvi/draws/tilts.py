@@ -45,6 +45,8 @@ def features_of(layout: Layout, u: Arrays) -> Features:
 def tilted(layout: Layout, u: Arrays, features: Features) -> Arrays:
     """Move draws of the tables that depend on the globals to where these put them."""
     found = dict(u)
+    if features is None:
+        return found
     for name, family, params, _ in _following(layout):
         found[name] = family.moved(params, family.shifts(params, features), u[name])
     return found
@@ -56,7 +58,7 @@ def pulled_back(layout: Layout, u: Arrays, features: Features, slopes: Arrays) -
     These are slopes of log p - log q in coordinates at fixed noise: of log q(z_i | beta) only volumes move, the chart's and the scales'.
     """
     following = _following(layout)
-    if not following or not layout.tables[_leading(layout)[0]].is_fitted:
+    if features is None or not layout.tables[_leading(layout)[0]].is_fitted:
         return slopes
     name, at, family, params = _leading(layout)
     total = jnp.zeros(())
@@ -66,7 +68,7 @@ def pulled_back(layout: Layout, u: Arrays, features: Features, slopes: Arrays) -
         around = u[own] - lambda_z["loc"][..., None] - local.shifts(lambda_z, features)["loc"]
         by = {"tilt": slope, "swell": slope * around + 1}
         moved = [jnp.einsum("rij,ris->js", lambda_z[p], zero_padding(real, leaf)) for p, leaf in by.items()]
-        total = total + layout.of_all(own, sum(moved))
+        total = total + layout.of_all(own, moved[0] + moved[1])
     back = jax.vmap(functools.partial(family.pulled_back, params), in_axes=-1, out_axes=-1)(layout.scale * total)
     return slopes | {name: slopes[name].at[at].add(back)}
 

@@ -23,9 +23,11 @@ from bbvi.families.skew import solved
 #: which parameters of the Normal move with the features, and by which of ours
 _BY = {"loc": "tilt", "scale": "swell"}
 _FEW = 8  # numbers, up to which a system is solved
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(20)
+# few: where scales vary much, the mean of the exponential of a number has no end, and far nodes would show it
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(8)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _LEAST, _HALVINGS = 1e-30, 60
+
 
 class Moments(NamedTuple):
     """The mean of t under q(beta), a root K of its covariance K K', and the inverse of K."""
@@ -180,7 +182,10 @@ class Conditional(AbstractFamily):
         centred = {p: (gradient[by] - gradient[p][:, None] * mean) @ back.T @ back for p, by in _BY.items()}
         places = jnp.concatenate([gradient["loc"][:, None], centred["loc"]], -1)
         places = scale * (inverse @ (inverse.T @ (scale * places)))
-        tilt, swell = places[:, 1:], _solved(jnp.eye(size) + (inverse @ inverse.T) * (matrix.T @ matrix), centred["scale"])
+        tilt, swell = (
+            places[:, 1:],
+            _solved(jnp.eye(size) + (inverse @ inverse.T) * (matrix.T @ matrix), centred["scale"]),
+        )
         return {
             **shape, "loc": places[:, 0] - tilt @ mean, "tilt": tilt, "scale": shape["scale"] - swell @ mean, "swell": swell
         }  # fmt: skip

@@ -93,7 +93,14 @@ def _chunk(slopes: Slopes, layout: Layout, samples: Array, counts: Array | None)
 
 
 def _given(
-    drawer: Drawer, features: Features, samples: Array, counts: Array | None, row: Rows, u: Array, slope: Array, path: Any
+    drawer: Drawer,
+    features: Features,
+    samples: Array,
+    counts: Array | None,
+    row: Rows,
+    u: Array,
+    slope: Array,
+    path: Any,
 ) -> tuple[Array, tuple[Params, Params]]:
     """Give log q(z_i | beta) of one factor at all samples, and sum its gradient and its squared score."""
     family, params = drawer.latent.family, row.prepared.params
@@ -111,4 +118,7 @@ def _given(
     gradient |= {"loc": along.sum(-1), "tilt": along @ features.T, "swell": (along * around) @ features.T}
     squares = {p: only_counted(counts, leaf**2) for p, leaf in score.items()}
     fisher = {p: leaf.sum(-1) for p, leaf in squares.items()}
-    return log_q, (gradient, fisher | {by: squares[p] @ features.T**2 for p, by in (("loc", "tilt"), ("scale", "swell"))})
+    return log_q, (
+        gradient,
+        fisher | {by: squares[p] @ features.T**2 for p, by in (("loc", "tilt"), ("scale", "swell"))},
+    )

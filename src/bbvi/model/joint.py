@@ -206,12 +206,17 @@ def in_blocks(latents: Mapping[str, Latent], blocks: Blocks, structure: Sequence
         if block.names[0] in latents:
             made = _joined(blocks[name], block, latents[block.names[0]].shape[: block.axes])
             if name in leading:
-                made = dataclasses.replace(made, family=Framed(made.family))
+                made = dataclasses.replace(made, family=Framed(_dense(made)))
             elif block.given:
                 num = sum(map(num_coordinates, blocks["+".join(block.given)].values()))
-                made = dataclasses.replace(made, family=Conditional(made.family, num))
+                made = dataclasses.replace(made, family=Conditional(_dense(made), num))
             joined[name] = made
     return {of.get(name, name): joined.get(of.get(name, name), latent) for name, latent in latents.items()}
+
+
+def _dense(latent: Latent) -> JointNormal:
+    assert isinstance(latent.family, JointNormal)
+    return latent.family
 
 
 def tree_over(chart: AbstractChart, parents: Sequence[int]) -> Tree:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.tilts import features_at, informed
-from bbvi.families import Conditional
 from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups, Stream
 from bbvi.model.joint import Block
@@ -28,7 +27,7 @@ from bbvi.posterior.plot import plot_history
 from bbvi.posterior.ratios import Densities, Estimate, Ratios, bind_again, from_samples
 from bbvi.posterior.reweighted import Reweighted, reweight
 from bbvi.posterior.storage import describe, flatten, write
-from bbvi.posterior.values import Ragged, Table, log_q_of_latent, of_discrete, of_draws, probabilities, sample_latent
+from bbvi.posterior.values import Ragged, Table, log_q_at, of_discrete, of_draws, probabilities, sample_latent
 from bbvi.posterior.verdict import verdict
 
 if TYPE_CHECKING:
@@ -153,11 +152,11 @@ class Posterior:
         params, latent = self._rows(name, groups), self._problem.latents[name]
         of_groups = jnp.asarray(self._numbers(groups)) if name in self._problem.locals else None
         key, padded = fold(seed_key(seed), "sample"), tuple(self._problem.lengths.items())
-        features, leading = None, self._problem.leading
-        if isinstance(latent.family, Conditional) and leading is not None:
+        features = None
+        if (leading := self._problem.leading) is not None and name in self._problem.locals:
             # those of the globals that have the same numbers
-            beta = jnp.moveaxis(self._draw(leading, n, seed, None), 0, -1)
-            features = features_at(self._problem, self._params["globals"], {leading: beta})
+            beta = {leading: jnp.moveaxis(self._draw(leading, n, seed, None), 0, -1)}
+            features = features_at(self._problem, self._params["globals"], beta)
         return sample_latent(params, key, of_groups, name, latent, n, padded, features)
 
     def mean(self, *, groups: Any = None) -> Table:
@@ -188,22 +187,7 @@ class Posterior:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
         if missing := [name for name in (*self.model.globals, *self.model.locals) if name not in z]:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
-        z = self._problem.joined(z)
-        value, padded, features = jnp.zeros(()), tuple(self._problem.lengths.items()), None
-        for name, latent in self._problem.latents.items():
-            z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
-            local = name in self._problem.locals
-            expected = ((self.num_groups,) if local else ()) + self._problem.shape(name) + latent.event
-            if z_i.shape != expected:
-                raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
-            own = {axis: jnp.asarray(self._lengths[axis]) for axis in latent.ragged_axes}
-            params = self.params[name]
-            if name == self._problem.leading:
-                features = features_at(self._problem, self._params["globals"], {name: z_i[..., None]})[..., 0]
-            elif isinstance(latent.family, Conditional):
-                params = latent.family.given(params, features)
-            value = value + log_q_of_latent(params, z_i, own, latent, padded, local)
-        return value
+        return log_q_at(self._problem, self._params, self._problem.joined(z), self._lengths)
 
     def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
         """Estimate the ELBO from n fresh draws: a float with a `.standard_error`."""

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bbvi.draws.draws import MonteCarlo, draw_latent, latent_values, log_q, over_factors
-from bbvi.draws.tilts import Features
+from bbvi.draws.tilts import Features, features_at
 from bbvi.families import AbstractFamily, Conditional, Params, PerValue, Tree, by_factors
+from bbvi.families.abstract import Lambda
 from bbvi.model.groups import AbstractGroups
 from bbvi.model.latents import Latent
 from bbvi.model.paired import in_order, is_paired
@@ -85,7 +86,7 @@ def sample_latent(
 
     def one(p: Any, at: Key) -> Array:
         u = draw_latent(draws, name, latent, p, key=fold(at, name), group=0, samples=samples, lengths=dict(padded))
-        if isinstance(latent.family, Conditional):
+        if isinstance(latent.family, Conditional) and features is not None:
             u = latent.family.moved(p, latent.family.shifts(p, features), u)
         return jnp.moveaxis(latent_values(latent, u), -1, 0)
 
@@ -106,6 +107,29 @@ def log_q_of_latent(
         return jnp.where(keep, log_q(latent, p, u)[..., 0], 0).sum()
 
     return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
+
+
+def log_q_at(
+    problem: Problem, params: dict[str, Lambda], z: dict[str, Any], lengths: dict[str, np.ndarray]
+) -> Float[Array, ""]:
+    """Return log q at one draw of all factors of q, locals with all their groups; `lengths` are the groups' own."""
+    value, padded, features = jnp.zeros(()), tuple(problem.lengths.items()), None
+    for name, latent in problem.latents.items():
+        z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
+        local = name in problem.locals
+        expected = ((problem.num_groups,) if local else ()) + problem.shape(name) + latent.event
+        if z_i.shape != expected:
+            raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
+        own, of_latent = (
+            {axis: jnp.asarray(lengths[axis]) for axis in latent.ragged_axes},
+            params["locals" if local else "globals"][name],
+        )
+        if name == problem.leading:
+            features = features_at(problem, params["globals"], {name: z_i[..., None]})
+        if isinstance(latent.family, Conditional) and features is not None:
+            of_latent = latent.family.given(of_latent, features[:, 0])
+        value = value + log_q_of_latent(of_latent, z_i, own, latent, padded, local)
+    return value
 
 
 def own_lengths(groups: AbstractGroups | None) -> dict[str, np.ndarray]:

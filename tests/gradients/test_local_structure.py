@@ -57,14 +57,15 @@ def states(z, row):
     return z["level"] + (z["s"] * row["x"]).sum(1)
 
 
+M = Block(("m",))
 CASES = {
-    "an intercept and a slope": (line, {"a": bbvi.real(), "b": bbvi.real()}, [Block(("a", "b"))]),
-    "those of two lines": (lines, {"a": bbvi.real(2), "b": bbvi.real(2)}, [Block(("a", "b"), axes=1)]),
-    "a vector": (lambda z, row: row["x"] @ z["w"], {"w": bbvi.real(2)}, [Block(("w",))]),
+    "an intercept and a slope": (line, {"a": bbvi.real(), "b": bbvi.real()}, [Block(("a", "b"), given=("m",)), M]),
+    "those of two lines": (lines, {"a": bbvi.real(2), "b": bbvi.real(2)}, [Block(("a", "b"), axes=1, given=("m",)), M]),
+    "a vector": (lambda z, row: row["x"] @ z["w"], {"w": bbvi.real(2)}, [Block(("w",), given=("m",)), M]),
     "states of visits": (states, {"level": bbvi.real(), "s": bbvi.real("visit", 2)}, []),
     "numbers that share no term": (lambda z, row: 0.0 * row["y"], {"a": bbvi.real(2), "b": bbvi.real()}, []),
-    "a q of its own": (line, {"a": bbvi.real(), "b": bbvi.real(q=dist.Laplace)}, []),
-    "too many": (lambda z, row: z["w"].sum() * row["y"], {"w": bbvi.real(65)}, []),
+    "a q of its own": (line, {"a": bbvi.real(), "b": bbvi.real(q=dist.Laplace)}, [M, Block(("a",), given=("m",))]),
+    "too many": (lambda z, row: z["w"].sum() * row["y"], {"w": bbvi.real(65)}, [M, Block(("w",), axes=1, given=("m",))]),
 }  # fmt: skip
 
 
@@ -95,7 +96,7 @@ def test_lines_are_fitted_exactly(axes):
         log_local=model.log_local, log_likelihood=model.log_likelihood, globals=model.globals, locals=model.locals,
     )  # fmt: skip
     posterior = bbvi.fit(model, COHORT, batch_size=4, stop=bbvi.Budget(steps=200))
-    assert posterior.structure == (Block(("a", "b"), axes=axes),)
+    assert posterior.structure == (Block(("a", "b"), axes=axes, given=("m",)), M)
     elbo = posterior.elbo(2000)
     assert abs(float(elbo) - (1 + axes) * evidence()) < 4 * elbo.standard_error + 0.01
 

@@ -152,7 +152,7 @@ def test_globals_of_groups_share_a_factor():
         globals={"a": bbvi.real(), "b": bbvi.real()},
         locals={"x": bbvi.real()},
     )
-    assert chosen(model, np.zeros(5, np.float32)) == (Block(("a", "b")),)
+    assert chosen(model, np.zeros(5, np.float32)) == (Block(("a", "b")), Block(("x",), given=("a", "b")))
 
 
 @pytest.fixture(scope="module")

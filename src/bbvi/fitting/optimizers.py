@@ -108,7 +108,7 @@ def check_optimizer(optimizer: Any, locals_: Families) -> None:
         gradient = jax.tree.map(lambda leaf, size=size: size * leaf, _random(locals_, 3, generator))
         (rows, state_rows), (together, state_together) = both(gradient, rows, state_rows, together, state_together)
         ends = jax.device_get((rows, together))
-        gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b) / (1 + np.abs(b)))), *ends)
+        gaps = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b) / (1 + np.abs(b)), initial=0)), *ends)
         largest = max(largest, *jax.tree.leaves(gaps))
     if not largest < 1e-4:
         raise ValueError(

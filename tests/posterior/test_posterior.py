@@ -314,6 +314,7 @@ def grouped():
         log_likelihood=lambda beta, z, y: dist.Normal(z["t"], 1).log_prob(y),
         globals={"m": bbvi.real()},
         locals={"t": bbvi.real()},
+        joint=(),
     )
 
 

@@ -95,7 +95,8 @@ class Framed(AbstractFamily):
         assert isinstance(covariance, FullRank)
         mean, root = self.turn(params)
         frame, own = (unit_lower(params[name], size) for name in ("frame_lower", "lower"))
-        back = (own * jnp.exp(params["frame_scale"] - params["scale"])) @ inverse_of_unit_lower(frame)
+        # no narrower than the frame: else noise in the tilts, which makes q(beta) narrower, would grow by that
+        back = (own * jnp.exp(jnp.minimum(params["frame_scale"] - params["scale"], 0))) @ inverse_of_unit_lower(frame)
         if num := covariance.parents:
             # the root of E exp(2 slopes w): what is added to the logarithms of scales is Normal
             of_parents = params["slopes"] @ inverse_of_unit_lower(own)[:num, :num]

@@ -29,7 +29,9 @@ def double():
 def some(family, seed, size=0.3):
     generator = np.random.default_rng(seed)
     found = {p: size * generator.normal(size=x.raw_shape()) for p, x in family.parameters().items()}
-    return found | ({"swell": found["swell"] / 3} if "swell" in found else {})
+    # scales vary little, and q is wider than its frame
+    smaller = {"tilt": lambda x: x / 3, "swell": lambda x: x / 9, "frame_scale": lambda x: x - 1}
+    return {p: smaller.get(p, lambda x: x)(leaf) for p, leaf in found.items()}
 
 
 def points(moments):
@@ -98,6 +100,13 @@ def test_moments_of_features_and_marginals_are_those_of_draws():
     for p in (0.05, 0.5, 0.99):
         below = (np.asarray(z) < found.ppf(p)).mean(0)
         np.testing.assert_allclose(below, p, atol=5 * np.sqrt(p * (1 - p) / len(t)))
+
+
+def test_steps_do_not_grow_where_q_is_narrower_than_its_frame():
+    leading = some(LEADING, 0)
+    narrow = leading | {"frame_scale": leading["scale"], "scale": leading["scale"] - 5}
+    back = LEADING.moments(narrow).inverse
+    np.testing.assert_allclose(back, LEADING.moments(leading | {"frame_scale": leading["scale"]}).inverse, rtol=1e-12)
 
 
 def test_moments_where_the_scales_of_globals_depend_on_parents():

@@ -108,15 +108,17 @@ def checkpoint(tmp_path_factory):
         ({"draws": bbvi.MonteCarlo(11)}, r"another draws: MonteCarlo\(num=10.*there, MonteCarlo\(num=11"),
         ({"batch_size": 3}, "another batch_size: 2 there, 3 here"),
         (
-            {"gradient": bbvi.Score(control_variate=None)},
-            r"another gradient: Auto\(\) there, Score\(.*control_variate=None\) here",
+            {"gradient": bbvi.Pathwise()},
+            r"another gradient: Auto\(\) there, Pathwise\(\) here",
         ),
+        # its q is another one, too
+        ({"gradient": bbvi.Score(control_variate=None)}, "belongs to another model: latent 'm' is .* framed=True"),
         ({"stop": bbvi.Converged(1e-8)}, r"another stop: .*tolerance=1e-09.* there, .*tolerance=1e-08.* here"),
         ({"stop": bbvi.ParameterChange(1e-9)}, "another stop: .* here"),
         ({"optimizer": bbvi.adagrad(0.5)}, "another optimizer: checksum"),
         ({"optimizer": optax.adam(0.1)}, "another optimizer: checksum"),
         ({"optimizer": bbvi.natural(6.0)}, "another optimizer: checksum"),
-        ({"of": other_model}, r"belongs to another model: latent 't' is real\(\).* there and positive\(\).* here"),
+        ({"of": other_model}, r"belongs to another model: latent 'm' is block\(\).* there and real\(\).* here"),
         ({"of": other_start}, "another start: checksum"),
     ],
 )

@@ -49,7 +49,9 @@ def divergence(new, old, t):
         return given["loc"], matrix.T @ matrix
 
     (m, p), (n, q) = law(old), law(new)
-    return 0.5 * (jnp.trace(q @ jnp.linalg.inv(p)) + (n - m) @ q @ (n - m) - jnp.linalg.slogdet(q @ jnp.linalg.inv(p))[1])
+    return 0.5 * (
+        jnp.trace(q @ jnp.linalg.inv(p)) + (n - m) @ q @ (n - m) - jnp.linalg.slogdet(q @ jnp.linalg.inv(p))[1]
+    )
 
 
 def test_natural_gradient_is_that_of_the_exact_fisher_information():
@@ -60,15 +62,17 @@ def test_natural_gradient_is_that_of_the_exact_fisher_information():
         [jax.hessian(lambda x, t=t: divergence(shaped(x), params, t))(flat) for t in points(moments)], axis=0
     )
     gradient = some(FOLLOWING, 2)
-    found = FOLLOWING.informed(moments).natural_gradient(params, gradient)
-    flat_found, flat_gradient = (jax.flatten_util.ravel_pytree({p: own[p] for p in params})[0] for own in (found, gradient))
+    found = FOLLOWING.informed(moments, 1.0).natural_gradient(params, gradient)
+    flat_found, flat_gradient = (
+        jax.flatten_util.ravel_pytree({p: own[p] for p in params})[0] for own in (found, gradient)
+    )
     np.testing.assert_allclose(fisher @ flat_found, flat_gradient, rtol=1e-8, atol=1e-8)
 
 
 def test_natural_gradient_stays_an_ascent_where_scales_vary():
     params = some(FOLLOWING, 1, 1.0)
     gradient = some(FOLLOWING, 2)
-    found = FOLLOWING.informed(LEADING.moments(some(LEADING, 0))).natural_gradient(params, gradient)
+    found = FOLLOWING.informed(LEADING.moments(some(LEADING, 0)), 0.1).natural_gradient(params, gradient)
     assert sum(np.vdot(found[p], gradient[p]) for p in params) > 0
 
 
@@ -94,7 +98,7 @@ def test_moments_of_features_and_marginals_are_those_of_draws():
     np.testing.assert_allclose(t.mean(0), moments.mean, atol=error * t.std(0).max())
     np.testing.assert_allclose(np.cov(t.T), moments.root @ moments.root.T, atol=3 * error * t.var(0).max())
     np.testing.assert_allclose(moments.root @ moments.inverse, np.eye(GLOBALS), atol=1e-12)
-    z, found = FOLLOWING.chart.value(u), FOLLOWING.informed(moments).marginals(params)
+    z, found = FOLLOWING.chart.value(u), FOLLOWING.informed(moments, 1.0).marginals(params)
     np.testing.assert_allclose(found.mean(), z.mean(0), atol=error * z.std(0).max())
     np.testing.assert_allclose(found.std(), z.std(0), rtol=0.05)
     for p in (0.05, 0.5, 0.99):
@@ -125,7 +129,9 @@ def test_density_of_locals_integrates_to_one_at_any_globals():
     cells = np.stack(np.meshgrid(grid, grid), -1).reshape(-1, 2)
     for own in t:
         # in coordinates, without the volume of the chart
-        log_q = jax.vmap(lambda u, own=own: FOLLOWING.log_prob(FOLLOWING.given(params, own), u) + FOLLOWING.chart.log_slope(u))
+        log_q = jax.vmap(
+            lambda u, own=own: FOLLOWING.log_prob(FOLLOWING.given(params, own), u) + FOLLOWING.chart.log_slope(u)
+        )
         np.testing.assert_allclose(np.exp(log_q(cells)).sum() * (grid[1] - grid[0]) ** 2, 1, rtol=1e-6)
 
 

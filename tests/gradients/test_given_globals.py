@@ -176,7 +176,9 @@ def by_scores(num=40_000):
 
     def log_p(z):
         beta, local = ({n: z[n] for n in names} for names in (model.globals, model.locals))
-        terms = jax.vmap(lambda l, y: [model.log_local(beta, l, y), model.log_likelihood(beta, l, y)])(local, COUNTS)
+        terms = jax.vmap(lambda own, y: [model.log_local(beta, own, y), model.log_likelihood(beta, own, y)])(
+            local, COUNTS
+        )
         return model.log_prior(beta) + sum(jnp.sum(term) for term in jax.tree.leaves(terms))
 
     def one(z):
@@ -207,7 +209,9 @@ def test_gradients_agree_with_those_by_the_score(batch_size):
         for p in own:
             noisy = scores[name][p] * jnp.reshape(weights - weights.mean(), (-1, *[1] * own[p].ndim))
             error = np.hypot(noisy.std(0) / np.sqrt(len(noisy)), moments.standard_error[name][p])
-            np.testing.assert_array_less(np.abs(noisy.mean(0) - moments.mean[name][p]), 5 * error, err_msg=f"{name} {p}")
+            np.testing.assert_array_less(
+                np.abs(noisy.mean(0) - moments.mean[name][p]), 5 * error, err_msg=f"{name} {p}"
+            )
     assert all((moments.mean["level+scale"][f"frame_{p}"] == 0).all() for p in ("loc", "scale", "lower"))
 
 
@@ -260,7 +264,7 @@ def test_blocks_by_hand_say_what_locals_are_given():
     by_hand = bbvi.fit(counts(joint=chosen), COUNTS, stop=bbvi.Budget(steps=0))
     assert by_hand.structure == chosen
     assert "e, r, given level, scale" in str(bbvi.explain(counts(), COUNTS))
-    follows = lambda **how: Block(("e", "r"), given=("level", "scale"))._replace(**how)
+    follows = Block(("e", "r"), given=("level", "scale"))._replace
     for blocks, message in (
         ([follows()], "is no block of globals"),
         ([Block(("level", "scale")), follows(skewed=True)], "cannot be in given="),

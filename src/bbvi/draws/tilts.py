@@ -25,13 +25,17 @@ def features_at(problem: Problem, params: Lambda, beta: Arrays) -> Features:
     return jax.vmap(see, in_axes=-1, out_axes=-1)(beta[problem.leading])
 
 
-def informed(problem: Problem, params: Lambda) -> dict[str, AbstractFamily]:
-    """Return the family of each factor of q; those of locals know the moments of the features at the globals' lambda `params`."""
+def informed(problem: Problem, params: Lambda, share: float = 1.0) -> dict[str, AbstractFamily]:
+    """Return the family of each factor of q; those of locals know the moments of the features at the globals' lambda `params`.
+
+    With batches of a `share` of the groups, regressions on the globals make that share of natural steps: the noise of all
+    groups' regressions makes q of the globals too narrow, and so it is no more than that of as many groups as a batch has.
+    """
     families = {name: latent.family for name, latent in problem.latents.items()}
     if problem.leading is None:
         return families
     moments = _framed(families[problem.leading]).moments(params[problem.leading])
-    return {n: own.informed(moments) if isinstance(own, Conditional) else own for n, own in families.items()}
+    return {n: own.informed(moments, share) if isinstance(own, Conditional) else own for n, own in families.items()}
 
 
 def features_of(layout: Layout, u: Arrays) -> Features:

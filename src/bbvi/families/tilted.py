@@ -128,6 +128,8 @@ class Conditional(AbstractFamily):
     normal: JointNormal
     num: int
     moments: Moments | None = None
+    #: of what leads to the optimum, the share that a step of `tilt` and `swell` makes
+    share: float = 1.0
 
     @property
     def chart(self):
@@ -181,6 +183,7 @@ class Conditional(AbstractFamily):
         matrix = unit_lower(params["lower"], size)
         inverse = inverse_of_unit_lower(matrix)
         centred = {p: (gradient[by] - gradient[p][:, None] * mean) @ back.T @ back for p, by in _BY.items()}
+        centred = {p: self.share * leaf for p, leaf in centred.items()}
         places = jnp.concatenate([gradient["loc"][:, None], centred["loc"]], -1)
         places = scale * (inverse @ (inverse.T @ (scale * places)))
         tilt, swell = (
@@ -212,9 +215,9 @@ class Conditional(AbstractFamily):
         new = {by: params[by] @ matrix for by in _BY.values()}
         return {**self.given(params, shift), **new}
 
-    def informed(self, moments: Moments) -> "Conditional":
-        """Return the family with moments of the features."""
-        return Conditional(self.normal, self.num, moments)
+    def informed(self, moments: Moments, share: float) -> "Conditional":
+        """Return the family with moments of the features, and with that share of natural steps."""
+        return Conditional(self.normal, self.num, moments, share)
 
     def _moments(self) -> Moments:
         return self.moments or Moments(jnp.zeros(self.num), jnp.eye(self.num), jnp.eye(self.num))

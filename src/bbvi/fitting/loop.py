@@ -243,7 +243,7 @@ class Loop:
 
     def _ascend(self, state: State, estimate: Estimate, batch: Batch | None):
         of_globals = self._fitted(state.params)["globals"]
-        families = informed(self.analysis.problem, state.params["globals"])
+        families = informed(self.analysis.problem, state.params["globals"], 1.0 if batch is None else 1 / batch.scale)
         before = {"globals": of_globals, "rows": {} if batch is None else batch.params}
         after, optimizer = dict(before), dict(state.optimizer)
         if of_globals:

@@ -143,7 +143,9 @@ def _repeat(rows: Array, times: int) -> Array:
 
 def _length(gradient: Params, direction: Params) -> Array:
     """Return sqrt(g^T F^-1 g), whose square a float may not hold."""
-    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(direction[name]), initial=0) for name in gradient], jnp.zeros(()))
+    largest = functools.reduce(
+        jnp.maximum, [jnp.max(jnp.abs(direction[name]), initial=0) for name in gradient], jnp.zeros(())
+    )
     unit = {name: direction[name] / jnp.where(largest > 0, largest, 1) for name in gradient}
     return jnp.sqrt(largest) * jnp.sqrt(jnp.maximum(_dot(gradient, unit), 0))
 

@@ -50,7 +50,11 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
         if not alone and (block := _block(own, sizes, reads, set(linked))) is not None:
             has_bounds = any(problem.globals[name].support != "real" for name in block.names[block.parents :])
             found.append(block._replace(skewed=has_bounds and block.core is None))
-    return given_globals(analysis, found, [n for n in linked if n in names]) if smooth == set(problem.latents) else tuple(found)
+    return (
+        given_globals(analysis, found, [n for n in linked if n in names])
+        if smooth == set(problem.latents)
+        else tuple(found)
+    )
 
 
 def _block(

@@ -259,6 +259,13 @@ def test_locals_depend_on_few_globals_only():
     assert not any(block.given for block in structure(wide(52), y))
 
 
+@pytest.mark.parametrize(("batch_size", "is_given"), [(None, True), (2, True), (1, False)])
+def test_small_batches_leave_the_globals_out(batch_size, is_given):
+    data = jax.tree.map(lambda x: np.tile(x, (2, 1)), DATA)  # 24 groups
+    found = bbvi.fit(lines(), data, batch_size=batch_size, stop=bbvi.Budget(steps=0)).structure
+    assert any(block.given for block in found) == is_given
+
+
 def test_blocks_by_hand_say_what_locals_are_given():
     chosen = structure(counts(), COUNTS)
     by_hand = bbvi.fit(counts(joint=chosen), COUNTS, stop=bbvi.Budget(steps=0))

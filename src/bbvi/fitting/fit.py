@@ -248,7 +248,11 @@ def _structure(analysis: Analysis, settings: Settings) -> Sequence[Block]:
         return ()
     if given is not None:  # what is no posterior is refused where it is used
         return given.structure if isinstance(given, Posterior) else ()
-    return choose_structure(analysis) if isinstance(settings.gradient, (AbstractChoice, Pathwise)) else ()
+    if not isinstance(settings.gradient, (AbstractChoice, Pathwise)):
+        return ()
+    num = analysis.problem.num_groups
+    share = check_batch_size(settings.batch_size, num) / num if num else 1.0
+    return choose_structure(analysis, share)
 
 
 def _watch(settings: Settings) -> AbstractStop | None:

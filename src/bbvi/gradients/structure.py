@@ -25,10 +25,16 @@ from bbvi.model.joint import Block, num_coordinates, why_not
 MOST_NUMBERS = 128
 _MOST_PARAMETERS = 1 << 15  # of what depends on a core
 _MOST_PARENTS = 16
+#: batches that the groups make, up to which q of locals depends on globals
+_MOST_BATCHES = 16
 
 
-def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
-    """Choose which latents share a factor of q, from what shares terms with what and from sizes alone."""
+def choose_structure(analysis: Analysis, share: float = 1.0) -> tuple[Block, ...]:
+    """Choose which latents share a factor of q, from what shares terms with what and from sizes alone.
+
+    Steps look at a `share` of the groups. Where that is small, regressions of locals on globals are noisy for so long that q of
+    the globals is far too narrow, and stays where it is.
+    """
     problem, smooth = analysis.problem, smooth_latents(analysis)
     found = [*find_pairs(analysis), *find_forests(analysis)]
     taken = {name for block in found for name in block.names}
@@ -50,11 +56,9 @@ def choose_structure(analysis: Analysis) -> tuple[Block, ...]:
         if not alone and (block := _block(own, sizes, reads, set(linked))) is not None:
             has_bounds = any(problem.globals[name].support != "real" for name in block.names[block.parents :])
             found.append(block._replace(skewed=has_bounds and block.core is None))
-    return (
-        given_globals(analysis, found, [n for n in linked if n in names])
-        if smooth == set(problem.latents)
-        else tuple(found)
-    )
+    if smooth == set(problem.latents) and share * _MOST_BATCHES >= 1:
+        return given_globals(analysis, found, [n for n in linked if n in names])
+    return tuple(found)
 
 
 def _block(

@@ -204,7 +204,8 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     problem.raise_failure()
     if structure := _structure(analysis, settings):
         model = structured(model, structure)
-        problem = Problem(model, problem.lengths, problem.num_groups)
+        labels, problem = problem.labels, Problem(model, problem.lengths, problem.num_groups)
+        problem.labels = labels
         analysis = analyse(
             problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma, apart=analysis
         )
@@ -247,7 +248,8 @@ def _structure(analysis: Analysis, settings: Settings) -> Sequence[Block]:
     if not model.is_open:
         return ()
     if given is not None:  # what is no posterior is refused where it is used
-        return given.structure if isinstance(given, Posterior) else ()
+        is_like = isinstance(given, Posterior) and type(given.model) is type(model)
+        return given.structure if is_like else ()
     if not isinstance(settings.gradient, (AbstractChoice, Pathwise)):
         return ()
     num = analysis.problem.num_groups

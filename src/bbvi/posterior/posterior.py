@@ -187,7 +187,7 @@ class Posterior:
         """Evaluate log q(z) at one draw of all latents, locals with all their groups; vmappable."""
         if missing := [name for name in (*self.model.globals, *self.model.locals) if name not in z]:
             raise ValueError(f"log_prob needs a value for every latent; {missing} are missing")
-        return log_q_at(self._problem, self._params, self._problem.joined(z), self._lengths)
+        return log_q_at(self._problem, self._params, z, self._lengths)
 
     def elbo(self, n: int = 1000, *, data: Any = None, seed: int | Array = 0) -> Estimate:
         """Estimate the ELBO from n fresh draws: a float with a `.standard_error`."""

@@ -109,17 +109,27 @@ def log_q_of_latent(
     return jax.vmap(one)(params, z, own).sum() if local else one(params, z, own)
 
 
+def _check_shapes(problem: Problem, z: dict[str, Any]) -> None:
+    """Refuse one draw of all latents whose arrays have other shapes."""
+    model = problem.model
+    for name, latent in (model.globals | model.locals).items():
+        value = z[name].padded if isinstance(z[name], Ragged) else z[name]
+        groups = (problem.num_groups,) if name in model.locals else ()
+        expected = groups + latent.padded(problem.lengths) + latent.event
+        if np.shape(value) != expected:
+            raise ValueError(f"log_prob: {name!r} has shape {np.shape(value)}, expected {expected}")
+
+
 def log_q_at(
     problem: Problem, params: dict[str, Lambda], z: dict[str, Any], lengths: dict[str, np.ndarray]
 ) -> Float[Array, ""]:
-    """Return log q at one draw of all factors of q, locals with all their groups; `lengths` are the groups' own."""
+    """Return log q at one draw of all latents, locals with all their groups; `lengths` are the groups' own."""
+    _check_shapes(problem, z)
+    z = problem.joined(z)
     value, padded, features = jnp.zeros(()), tuple(problem.lengths.items()), None
     for name, latent in problem.latents.items():
         z_i = z[name].padded if isinstance(z[name], Ragged) else jnp.asarray(z[name])
         local = name in problem.locals
-        expected = ((problem.num_groups,) if local else ()) + problem.shape(name) + latent.event
-        if z_i.shape != expected:
-            raise ValueError(f"log_prob: {name!r} has shape {z_i.shape}, expected {expected}")
         own, of_latent = (
             {axis: jnp.asarray(lengths[axis]) for axis in latent.ragged_axes},
             params["locals" if local else "globals"][name],

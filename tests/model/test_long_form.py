@@ -59,6 +59,21 @@ def test_groups_keep_their_keys_as_names():
     assert u.dims == ("chain", "draw", "patient") and list(u.coords["patient"].values) == ["a", "b", "c"]
 
 
+def test_groups_keep_their_names_where_their_locals_share_a_factor():
+    table = pd.DataFrame(COLUMNS).drop(columns="smokes")
+    model = bbvi.HierarchicalModel(
+        log_prior=lambda beta: -(beta["w"] ** 2),
+        log_local=lambda beta, z, row: -(z["u"] ** 2) - z["v"] ** 2,
+        log_likelihood=lambda beta, z, row: -((z["u"] * z["v"] - beta["w"] - row["age"] / 50) ** 2),
+        globals={"w": bbvi.real()},
+        locals={"u": bbvi.real(), "v": bbvi.real()},
+    )
+    posterior = bbvi.fit(model, bbvi.ragged(table, by="patient", order="day"), stop=bbvi.Budget(steps=0))
+    assert any({"u", "v"} <= set(block.names) for block in posterior.structure)
+    u = posterior.to_arviz(3)["posterior"]["u"]
+    assert u.dims == ("chain", "draw", "patient") and list(u.coords["patient"].values) == ["a", "b", "c"]
+
+
 def test_group_columns_can_be_named_and_dates_put_in_order():
     table = pd.DataFrame(
         {"id": [1, 1, 2], "when": pd.to_datetime(["2020-01-02", "2020-01-01", "2020-01-01"]), "x": [1.0, 1.0, 2.0]}

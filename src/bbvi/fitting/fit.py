@@ -204,7 +204,8 @@ def _prepare(model: AnyModel, data: Any, settings: Settings) -> Run:
     problem.raise_failure()
     if structure := _structure(analysis, settings):
         model = structured(model, structure)
-        problem = Problem(model, problem.lengths, problem.num_groups)
+        labels, problem = problem.labels, Problem(model, problem.lengths, problem.num_groups)
+        problem.labels = labels
         analysis = analyse(
             problem, flat, groups, fit_globals=settings.hold is None, fast_lgamma=settings.fast_lgamma, apart=analysis
         )

@@ -79,11 +79,9 @@ def candidate(fit: Fit, state: State, number: int, allowed: Allowance) -> Probe:
     steps = probe.steps
     if fit.groups is not None:
         steps = max(steps, math.ceil(min(_GROUPS_TO_COMPARE, len(fit.groups)) / loop.batch_size))
-    # one comparison in forty is beyond two errors by chance
-    for again in range(2):
-        gain = probe.compare(average, params, steps, "candidate", again)
-        if gain.mean > -2 * gain.error:
-            return probe
+    gain = probe.compare(average, params, steps, "candidate")
+    if gain.mean > -3 * gain.error:
+        return probe
     return Probe(fit, state, params, left=probe.left, reserve=probe.reserve)
 
 
